@@ -1,0 +1,30 @@
+# Helpers shared by every folder.
+
+# Warnings for all of pith's own code.
+add_library(pith_options INTERFACE)
+target_include_directories(pith_options INTERFACE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
+target_compile_options(pith_options INTERFACE -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion
+                       $<$<BOOL:${PITH_WERROR}>:-Werror>)
+
+# pith_library(room SOURCES a.cc ... DEPS target ...): the static library pith_<room> of one folder of src/.
+function(pith_library room)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_library(pith_${room} STATIC ${ARG_SOURCES})
+  target_link_libraries(pith_${room} PUBLIC pith_options ${ARG_DEPS})
+endfunction()
+
+# pith_test(name SOURCES a_test.cc ... DEPS target ... LABELS label ...): a GoogleTest program; each of its cases becomes a CTest test.
+function(pith_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 300)
+  endif()
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS} pith_options GTest::gtest GTest::gtest_main)
+  target_compile_definitions(${name} PRIVATE PITH_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  if(TARGET pith_test_support)
+    target_link_libraries(${name} PRIVATE pith_test_support)
+  endif()
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60
+    PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}" SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\]")
+endfunction()
