@@ -1,0 +1,1 @@
+#include "kernels/float_matmul.h"

@@ -1,0 +1,39 @@
+#include "kernels/targets.h"
+
+#include <hwy/highway.h>
+#include <hwy/targets.h>
+
+namespace pith {
+
+std::vector<std::string> KernelTargets() {
+  // SupportedTargets() honours a selection made before: lift it while listing.
+  const int64_t selected = hwy::SupportedTargets();
+  hwy::SetSupportedTargetsForTest(0);
+  const int64_t all = hwy::SupportedTargets();
+  if (selected != all) hwy::SetSupportedTargetsForTest(selected);
+  std::vector<std::string> names;
+  for (int64_t rest = all & HWY_TARGETS; rest != 0; rest &= rest - 1) names.emplace_back(hwy::TargetName(rest & -rest));
+  return names;
+}
+
+std::string ActiveKernelTarget() {
+  const int64_t usable = hwy::SupportedTargets() & HWY_TARGETS;
+  return hwy::TargetName(usable & -usable);
+}
+
+bool SelectKernelTarget(const std::string& name) {
+  const int64_t selected = hwy::SupportedTargets();
+  hwy::SetSupportedTargetsForTest(0);
+  if (name.empty()) return true;
+  for (int64_t rest = hwy::SupportedTargets() & HWY_TARGETS; rest != 0; rest &= rest - 1) {
+    const int64_t target = rest & -rest;
+    if (name == hwy::TargetName(target)) {
+      hwy::SetSupportedTargetsForTest(target);
+      return true;
+    }
+  }
+  if (selected != hwy::SupportedTargets()) hwy::SetSupportedTargetsForTest(selected);
+  return false;
+}
+
+}  // namespace pith
