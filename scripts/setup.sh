@@ -10,9 +10,10 @@ set -euo pipefail
 run_packages=(
   cmake ninja-build g++ pkg-config python3 python3-pip ca-certificates
   libhwy-dev nlohmann-json3-dev libcli11-dev libpcre2-dev libutf8proc-dev libcurl4-openssl-dev libssl-dev libzip-dev
+  libgtest-dev libbenchmark-dev
 )
 test_packages=(
-  libgtest-dev libbenchmark-dev ccache git
+  ccache git
   clang-14 clang-tidy-14 clang-format-14 libclang-rt-14-dev
   qemu-user g++-aarch64-linux-gnu
 )
