@@ -5,6 +5,10 @@ add_library(pith_options INTERFACE)
 target_include_directories(pith_options INTERFACE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
 target_compile_options(pith_options INTERFACE -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion
                        $<$<BOOL:${PITH_WERROR}>:-Werror>)
+# g++ 12 warns falsely about "literal" + std::string at -O3 (GCC bug 105651).
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  target_compile_options(pith_options INTERFACE -Wno-restrict)
+endif()
 
 # pith_library(room SOURCES a.cc ... DEPS target ...): the static library pith_<room> of one folder of src/.
 function(pith_library room)
