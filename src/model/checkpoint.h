@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,11 +24,15 @@ struct QuantScheme {
   bool symmetric = true;   // false: an integer zero point per scale
 };
 
+// Targets and ignore patterns are resolved to module names ("model.layers.0.mlp.up_proj", "model.embed_tokens") on load.
 struct QuantizationConfig {
   QuantScheme linear;                     // targets "Linear"
   std::map<std::string, QuantScheme> by_module;  // module name -> scheme, where it differs (lm_head, embeddings, ...)
-  std::vector<std::string> ignore;        // modules that stay unquantized
+  std::set<std::string> ignore;           // all modules that stay unquantized
   std::optional<int> kv_bits;             // kv_cache_scheme.num_bits
+
+  // The scheme of a linear or embedding module of this model; null when it stays unquantized.
+  const QuantScheme* SchemeFor(const std::string& module) const;
 };
 
 enum class CheckpointFormat { kHuggingFace, kGguf };

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -27,10 +28,18 @@ struct BlockLayout {
   int64_t bytes;
 };
 BlockLayout DTypeBlock(DType type);
+bool IsBlockType(DType type);  // a GGUF block type
+
+// Bytes of a tensor of this type and shape, or nothing when a dimension is negative, the last one is no multiple of the
+// block, or the element or byte count does not fit in int64.
+std::optional<int64_t> TensorBytes(DType type, const std::vector<int64_t>& shape);
+
+// "[151936, 896]", for messages.
+std::string ShapeText(const std::vector<int64_t>& shape);
 
 // A view of one tensor. `shape` is in row-major (Hugging Face) order: [out, in] for a linear layer. Blocks of GGUF
 // types run along the last dimension, which is a multiple of the block. `data` has exactly the size that type and shape
-// give (the loaders check this). `owner` keeps the bytes alive.
+// give (the loaders check this), but may start at any address: read elements with memcpy. `owner` keeps the bytes alive.
 struct Tensor {
   std::string name;
   DType type = DType::kF32;
