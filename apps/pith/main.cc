@@ -1,0 +1,9 @@
+// The command line: one file per subcommand, no logic of its own.
+#include "command.h"
+
+int main(int argc, char** argv) {
+  pith::Cli cli;
+  pith::AddPullCommand(cli);
+  pith::AddCompletionCommand(cli);
+  return cli.Main(argc, argv);
+}
