@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -22,6 +24,11 @@ struct LinearShape {
   int64_t in;
 };
 LinearShape ShapeOf(const ModelConfig& config, LinearKind kind);
+// Name of a linear in the Hugging Face model: "model.layers.3.self_attn.q_proj"; "lm_head" (layer is ignored).
+std::string LinearName(int64_t layer, LinearKind kind);
+
+// Largest rank of an adapter that can be read or written.
+inline constexpr int64_t kMaxLoraRank = 256;
 
 // One adapted linear: y += scaling * B (A x).
 struct LoraModule {
@@ -42,12 +49,24 @@ struct AdapterFile {
   std::vector<LoraModule> modules;
   int64_t max_rank = 0;
   uint64_t file_bytes = 0;
+  // aLoRA: the adapter acts from the first token of the last occurrence of these ids in the prompt. Empty: a plain LoRA.
+  std::vector<int32_t> invocation;
+  // What was read but has no effect here, one sentence each: unknown config fields, a task other than language modelling.
+  std::vector<std::string> warnings;
 
-  // Reads a PEFT directory for a model. Every tensor must bind to a linear of the model with the right shape, and every
-  // module must have both A and B, else an error that names the tensor or the config field. Fields of
-  // adapter_config.json that change the result and are not supported (DoRA, bias != "none", modules_to_save,
-  // layer replication, ...) are kUnsupported.
+  // Reads a PEFT directory for a model. Every tensor must bind to a linear of the model with the right shape, every
+  // module must have both A and B, and the set of modules must be the one that adapter_config.json declares
+  // (target_modules, exclude_modules, layers_to_transform by PEFT's rules), else an error that names the tensor, the
+  // module or the config field. Fields of adapter_config.json that change the result and are not supported (DoRA,
+  // bias != "none", modules_to_save, layer replication, ...) are kUnsupported. NaN or infinite values are kNumeric.
+  // Modules come in order of layer and kind, the LM head last.
+  //
+  // Tensors may be F32, F16 or BF16, as PEFT saves them, or in pith's own INT8 form: "...lora_A.weight" as I8 with
+  // "...lora_A.weight_scale" as F32 [rows] beside it, and B likewise.
   static Result<std::shared_ptr<const AdapterFile>> Open(const std::string& dir, const ModelConfig& config);
 };
+
+// Where the last occurrence of `pattern` begins in `tokens`; nothing if it does not occur or is empty.
+std::optional<size_t> FindInvocation(std::span<const int32_t> tokens, std::span<const int32_t> pattern);
 
 }  // namespace pith
