@@ -11,28 +11,6 @@ namespace pith {
 
 namespace {
 
-// Multiply-and-fold over 8-byte pieces; quality is enough for tables of power-of-two size that use the top bits.
-uint64_t HashBytes(std::string_view text) {
-  constexpr uint64_t kMultiplier = 0x9E3779B97F4A7C15ULL;
-  uint64_t hash = text.size() * kMultiplier;
-  const char* data = text.data();
-  size_t left = text.size();
-  while (left >= 8) {
-    uint64_t piece = 0;
-    std::memcpy(&piece, data, 8);
-    hash = (std::rotl(hash, 23) ^ piece) * kMultiplier;
-    data += 8;
-    left -= 8;
-  }
-  if (left > 0) {
-    uint64_t piece = 0;
-    std::memcpy(&piece, data, left);
-    hash = (std::rotl(hash, 23) ^ piece) * kMultiplier;
-  }
-  hash ^= hash >> 32;
-  return hash * kMultiplier;
-}
-
 uint64_t PairKey(int32_t left, int32_t right) {
   return (static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32) | static_cast<uint32_t>(right);
 }
@@ -46,49 +24,10 @@ std::string Quoted(std::string_view text) {
 
 }  // namespace
 
-void StringTable::Reserve(size_t count) {
-  const size_t wanted = std::bit_ceil(std::max<size_t>(16, count * 2));
-  if (wanted > slots_.size()) Grow(wanted);
-}
-
-void StringTable::Grow(size_t slot_count) {
-  std::vector<Slot> old(slot_count);
-  old.swap(slots_);
-  used_ = 0;
-  for (const Slot& slot : old) {
-    if (slot.id >= 0) Insert({slot.data, slot.size}, slot.id);
-  }
-}
-
-int32_t StringTable::Insert(std::string_view text, int32_t id) {
-  if (used_ * 2 >= slots_.size()) Grow(std::max<size_t>(16, slots_.size() * 2));
-  const uint64_t hash = HashBytes(text);
-  const auto tag = static_cast<uint32_t>(hash >> 32);
-  const size_t mask = slots_.size() - 1;
-  size_t i = static_cast<size_t>(hash) & mask;
-  for (; slots_[i].id >= 0; i = (i + 1) & mask) {
-    if (slots_[i].tag == tag && std::string_view(slots_[i].data, slots_[i].size) == text) return slots_[i].id;
-  }
-  slots_[i] = {tag, id, text.data(), static_cast<uint32_t>(text.size())};
-  ++used_;
-  return -1;
-}
-
-int32_t StringTable::Find(std::string_view text) const {
-  if (slots_.empty()) return -1;
-  const uint64_t hash = HashBytes(text);
-  const auto tag = static_cast<uint32_t>(hash >> 32);
-  const size_t mask = slots_.size() - 1;
-  for (size_t i = static_cast<size_t>(hash) & mask; slots_[i].id >= 0; i = (i + 1) & mask) {
-    if (slots_[i].tag == tag && std::string_view(slots_[i].data, slots_[i].size) == text) return slots_[i].id;
-  }
-  return -1;
-}
-
 std::string_view BpeModel::TokenBytes(int32_t id) const {
   if (id < 0 || id >= size()) return {};
-  const Span& span = bytes_[static_cast<size_t>(id)];
-  return {span.data, span.size};
+  const StringTable::Range& range = byte_ranges_[static_cast<size_t>(id)];
+  return {byte_arena_.data() + range.begin, range.size};
 }
 
 bool BpeModel::CoversAllBytes() const {
@@ -106,7 +45,7 @@ const BpeModel::MergeSlot* BpeModel::FindMerge(int32_t left, int32_t right) cons
 
 void BpeModel::Encode(std::string_view word, BpeScratch* scratch, std::vector<int32_t>* out) const {
   if (ignore_merges_) {
-    if (const int32_t id = by_bytes_.Find(word); id >= 0) {
+    if (const int32_t id = by_bytes_.Find(word, bytes()); id >= 0) {
       out->push_back(id);
       return;
     }
@@ -216,24 +155,30 @@ void BpeBuilder::Reserve(size_t tokens, size_t merges, size_t bytes) {
   arena_.reserve(bytes);
 }
 
+bool BpeBuilder::Store(std::string_view text) {
+  if (text.size() > std::numeric_limits<uint32_t>::max() - arena_.size()) return false;
+  arena_.insert(arena_.end(), text.begin(), text.end());
+  return true;
+}
+
 Status BpeBuilder::AddToken(std::string_view form, int64_t id) {
   if (id < 0 || id >= kMaxTokens) {
     return Malformed("token " + Quoted(form) + " has the id " + std::to_string(id) + ", which is out of range");
   }
-  if (form.size() > std::numeric_limits<uint32_t>::max()) return Malformed("a token is too long");
-  tokens_.push_back({arena_.size(), static_cast<uint32_t>(form.size()), static_cast<int32_t>(id)});
-  arena_.insert(arena_.end(), form.begin(), form.end());
+  const auto begin = static_cast<uint32_t>(arena_.size());
+  if (!Store(form)) return Malformed("the vocabulary is larger than 4 GiB");
+  tokens_.push_back({{begin, static_cast<uint32_t>(form.size())}, static_cast<int32_t>(id)});
   return {};
 }
 
 Status BpeBuilder::AddMerge(std::string_view left, std::string_view right) {
-  if (left.empty() || right.empty() || left.size() + right.size() > std::numeric_limits<uint32_t>::max()) {
+  if (left.empty() || right.empty()) {
     return Malformed("merge " + std::to_string(merges_.size()) + " (" + Quoted(left) + " + " + Quoted(right) +
-                     ") has an empty part or is too long");
+                     ") has an empty part");
   }
-  merges_.push_back({arena_.size(), static_cast<uint32_t>(left.size()), static_cast<uint32_t>(right.size())});
-  arena_.insert(arena_.end(), left.begin(), left.end());
-  arena_.insert(arena_.end(), right.begin(), right.end());
+  const auto begin = static_cast<uint32_t>(arena_.size());
+  if (!Store(left) || !Store(right)) return Malformed("the merges are larger than 4 GiB");
+  merges_.push_back({begin, static_cast<uint32_t>(left.size()), static_cast<uint32_t>(right.size())});
   return {};
 }
 
@@ -247,76 +192,114 @@ Status BpeBuilder::AddMergeLine(std::string_view line) {
 
 Result<BpeModel> BpeBuilder::Build(bool ignore_merges) && {
   if (tokens_.empty()) return Malformed("the vocabulary is empty");
-  if (merges_.size() >= BpeModel::kNoRank) return Malformed("there are too many merges");
   BpeModel model;
   model.ignore_merges_ = ignore_merges;
-  model.form_arena_ = std::move(arena_);
-  const char* const forms = model.form_arena_.data();
-  const auto form_of = [&](const Token& token) { return std::string_view(forms + token.begin, token.size); };
+  PITH_RETURN_IF_ERROR(IndexTokens(&model));
+  PITH_RETURN_IF_ERROR(IndexMerges(&model));
+  return model;
+}
 
+Status BpeBuilder::IndexTokens(BpeModel* model) {
   int32_t highest = 0;
   size_t form_bytes = 0;
   for (const Token& token : tokens_) {
     highest = std::max(highest, token.id);
-    form_bytes += token.size;
+    form_bytes += token.form.size;
   }
   const auto size = static_cast<size_t>(highest) + 1;
-  model.bytes_.resize(size);
-  model.by_form_.Reserve(tokens_.size());
+  model->form_arena_ = std::move(arena_);
+  model->form_ranges_.resize(size);
+  model->byte_ranges_.resize(size);
+  model->by_form_.Reserve(tokens_.size());
+  if (model->ignore_merges_) model->by_bytes_.Reserve(tokens_.size());
 
-  // Raw bytes are never longer than the form, so the arena does not move while spans point into it.
   std::string bytes;
   bytes.reserve(form_bytes);
-  std::vector<uint8_t> in_alphabet(size, 0);
-  for (const Token& token : tokens_) {
+  std::vector<bool> seen(size);
+  std::vector<bool> in_alphabet(size);
+  // Keys are made a few tokens ahead, so that memory accesses overlap.
+  constexpr size_t kAhead = 8;
+  StringTable::Key keys[kAhead];
+  const auto form_of = [&](const Token& token) {
+    return std::string_view(model->form_arena_.data() + token.form.begin, token.form.size);
+  };
+  for (size_t k = 0; k < tokens_.size() + kAhead; ++k) {
+    const StringTable::Key key = keys[k % kAhead];
+    if (k < tokens_.size()) {
+      keys[k % kAhead] = StringTable::MakeKey(form_of(tokens_[k]));
+      model->by_form_.Prefetch(keys[k % kAhead]);
+    }
+    if (k < kAhead) continue;
+    const Token& token = tokens_[k - kAhead];
+    const auto id = static_cast<size_t>(token.id);
+    if (seen[id]) return Malformed("two tokens have the id " + std::to_string(token.id));
+    seen[id] = true;
     const std::string_view form = form_of(token);
-    if (model.by_form_.Insert(form, token.id) >= 0) return Malformed("token " + Quoted(form) + " occurs twice");
-    auto& span = model.bytes_[static_cast<size_t>(token.id)];
-    if (span.data != nullptr) return Malformed("two tokens have the id " + std::to_string(token.id));
+    model->form_ranges_[id] = token.form;
+    if (model->by_form_.Insert(key, token.id, model->forms()) >= 0) {
+      return Malformed("token " + Quoted(form) + " occurs twice");
+    }
     const size_t begin = bytes.size();
-    in_alphabet[static_cast<size_t>(token.id)] = AppendAlphabetBytes(form, &bytes) ? 1 : 0;
-    if (in_alphabet[static_cast<size_t>(token.id)] == 0) bytes += form;
-    span = {bytes.data() + begin, static_cast<uint32_t>(bytes.size() - begin)};
+    in_alphabet[id] = AppendAlphabetBytes(form, &bytes);
+    if (!in_alphabet[id]) bytes += form;
+    model->byte_ranges_[id] = {static_cast<uint32_t>(begin), static_cast<uint32_t>(bytes.size() - begin)};
   }
-  model.byte_arena_.assign(bytes.begin(), bytes.end());
-  for (auto& span : model.bytes_) {
-    if (span.data != nullptr) span.data = model.byte_arena_.data() + (span.data - bytes.data());
-  }
-  if (ignore_merges) {
-    model.by_bytes_.Reserve(tokens_.size());
+  model->byte_arena_.assign(bytes.begin(), bytes.end());
+  if (model->ignore_merges_) {
     for (const Token& token : tokens_) {
-      if (in_alphabet[static_cast<size_t>(token.id)] != 0) {
-        model.by_bytes_.Insert(model.TokenBytes(token.id), token.id);
-      }
+      if (!in_alphabet[static_cast<size_t>(token.id)]) continue;
+      model->by_bytes_.Insert(StringTable::MakeKey(model->TokenBytes(token.id)), token.id, model->bytes());
     }
   }
   for (int byte = 0; byte < 256; ++byte) {
     const char raw = static_cast<char>(static_cast<uint8_t>(byte));
-    model.byte_ids_[byte] = model.by_form_.Find(AlphabetForm({&raw, 1}));
+    model->byte_ids_[byte] = model->FindForm(AlphabetForm({&raw, 1}));
   }
+  return {};
+}
 
-  const size_t slot_count = std::bit_ceil(std::max<size_t>(16, merges_.size() * 2));
-  model.merges_.resize(slot_count);
-  model.merge_shift_ = 64 - static_cast<int>(std::bit_width(slot_count - 1));
-  for (size_t rank = 0; rank < merges_.size(); ++rank) {
-    const Merge& merge = merges_[rank];
-    const std::string_view whole(forms + merge.begin, merge.left_size + merge.right_size);
-    const std::string_view left = whole.substr(0, merge.left_size);
-    const std::string_view right = whole.substr(merge.left_size);
-    const int32_t left_id = model.by_form_.Find(left);
-    const int32_t right_id = model.by_form_.Find(right);
-    const int32_t id = model.by_form_.Find(whole);
-    if (left_id < 0 || right_id < 0 || id < 0) {
-      const std::string_view missing = left_id < 0 ? left : right_id < 0 ? right : whole;
-      return Malformed("merge " + std::to_string(rank) + " (" + Quoted(left) + " + " + Quoted(right) + ") needs the token " +
-                       Quoted(missing) + ", which the vocabulary does not have");
+Status BpeBuilder::IndexMerges(BpeModel* model) {
+  if (merges_.size() >= BpeModel::kNoRank) return Malformed("there are too many merges");
+  const size_t slot_count = std::bit_ceil(std::max<size_t>(16, merges_.size() + merges_.size() / 2));
+  model->merges_.resize(slot_count);
+  model->merge_shift_ = 64 - static_cast<int>(std::bit_width(slot_count - 1));
+  const StringTable::Strings forms = model->forms();
+
+  // In batches, so that the memory accesses of one batch overlap.
+  constexpr size_t kBatch = 16;
+  StringTable::Key keys[kBatch][3];  // left, right, whole
+  int32_t ids[kBatch][3];
+  size_t slots[kBatch];
+  for (size_t first = 0; first < merges_.size(); first += kBatch) {
+    const size_t count = std::min(kBatch, merges_.size() - first);
+    for (size_t k = 0; k < count; ++k) {
+      const Merge& merge = merges_[first + k];
+      const std::string_view whole(forms.arena + merge.begin, size_t{merge.left_size} + merge.right_size);
+      keys[k][0] = StringTable::MakeKey(whole.substr(0, merge.left_size));
+      keys[k][1] = StringTable::MakeKey(whole.substr(merge.left_size));
+      keys[k][2] = StringTable::MakeKey(whole);
+      for (const auto& key : keys[k]) model->by_form_.Prefetch(key);
     }
-    const uint64_t pair = PairKey(left_id, right_id);
-    size_t i = static_cast<size_t>(HashPair(pair) >> model.merge_shift_);
-    while (model.merges_[i].pair != BpeModel::kNoPair && model.merges_[i].pair != pair) i = (i + 1) & (slot_count - 1);
-    model.merges_[i] = {pair, static_cast<uint32_t>(rank), id};  // of equal merges the last one counts
+    for (size_t k = 0; k < count; ++k) {
+      for (size_t part = 0; part < 3; ++part) {
+        ids[k][part] = model->by_form_.Find(keys[k][part], forms);
+        if (ids[k][part] >= 0) continue;
+        return Malformed("merge " + std::to_string(first + k) + " (" + Quoted(keys[k][0].text) + " + " +
+                         Quoted(keys[k][1].text) + ") needs the token " + Quoted(keys[k][part].text) +
+                         ", which the vocabulary does not have");
+      }
+      slots[k] = static_cast<size_t>(HashPair(PairKey(ids[k][0], ids[k][1])) >> model->merge_shift_);
+      __builtin_prefetch(&model->merges_[slots[k]], 1);
+    }
+    for (size_t k = 0; k < count; ++k) {
+      const uint64_t pair = PairKey(ids[k][0], ids[k][1]);
+      size_t i = slots[k];
+      while (model->merges_[i].pair != BpeModel::kNoPair && model->merges_[i].pair != pair) i = (i + 1) & (slot_count - 1);
+      // Of equal merges the last one counts.
+      model->merges_[i] = {pair, static_cast<uint32_t>(first + k), ids[k][2]};
+    }
   }
-  return model;
+  return {};
 }
 
 }  // namespace pith

@@ -7,28 +7,9 @@
 #include <vector>
 
 #include "base/result.h"
+#include "model/string_table.h"
 
 namespace pith {
-
-// Maps strings to ids; open addressing over one arena of bytes. The strings are those of the arena's owner.
-class StringTable {
- public:
-  void Reserve(size_t count);
-  // Inserts `text`, which is found in `strings` under `id`. Returns the id that is already there, or -1.
-  int32_t Insert(std::string_view text, int32_t id);
-  int32_t Find(std::string_view text) const;  // -1 = absent
-
- private:
-  struct Slot {
-    uint32_t tag = 0;  // upper half of the hash
-    int32_t id = -1;   // -1 = free
-    const char* data = nullptr;
-    uint32_t size = 0;
-  };
-  void Grow(size_t slot_count);
-  std::vector<Slot> slots_;
-  size_t used_ = 0;
-};
 
 // Memory that one encoding reuses from word to word.
 struct BpeScratch {
@@ -44,18 +25,18 @@ class BpeModel {
  public:
   BpeModel(BpeModel&&) = default;
   BpeModel& operator=(BpeModel&&) = default;
-  BpeModel(const BpeModel&) = delete;  // tables point into the arenas
+  BpeModel(const BpeModel&) = delete;  // large
   BpeModel& operator=(const BpeModel&) = delete;
 
   // Appends the tokens of one word, given as raw bytes (shorter than 2^31). Merges are applied in order of rank, leftmost
   // first, in O(n log n). Bytes without a token of their own are dropped, as the tokenizers library does.
   void Encode(std::string_view word, BpeScratch* scratch, std::vector<int32_t>* out) const;
 
-  int32_t size() const { return static_cast<int32_t>(bytes_.size()); }  // highest id + 1
+  int32_t size() const { return static_cast<int32_t>(byte_ranges_.size()); }  // highest id + 1
   // Raw bytes of a token. Forms with characters outside the byte alphabet stand for their own text. Empty for no token.
   std::string_view TokenBytes(int32_t id) const;
   // Id of a token by its vocabulary form ("Ġthe"), or -1.
-  int32_t FindForm(std::string_view form) const { return by_form_.Find(form); }
+  int32_t FindForm(std::string_view form) const { return by_form_.Find(form, forms()); }
   // Whether each of the 256 bytes is a token, so that no text loses bytes.
   bool CoversAllBytes() const;
 
@@ -75,15 +56,13 @@ class BpeModel {
   void MergeShort(BpeScratch* scratch, std::vector<int32_t>* out) const;
   void MergeLong(BpeScratch* scratch, std::vector<int32_t>* out) const;
 
-  struct Span {
-    const char* data = nullptr;
-    uint32_t size = 0;
-  };
+  StringTable::Strings forms() const { return {form_arena_.data(), &form_ranges_}; }
+  StringTable::Strings bytes() const { return {byte_arena_.data(), &byte_ranges_}; }
 
-  // Both arenas are filled once and never move.
-  std::vector<char> form_arena_;
-  std::vector<char> byte_arena_;
-  std::vector<Span> bytes_;  // by id
+  std::vector<char> form_arena_;  // vocabulary forms
+  std::vector<char> byte_arena_;  // raw bytes
+  std::vector<StringTable::Range> form_ranges_;  // by id
+  std::vector<StringTable::Range> byte_ranges_;  // by id
   StringTable by_form_;
   StringTable by_bytes_;  // only with ignore_merges
   std::vector<MergeSlot> merges_;
@@ -115,13 +94,17 @@ class BpeBuilder {
  private:
   Error Malformed(const std::string& message) const { return {ErrorCode::kMalformed, what_ + ": " + message}; }
 
+  Status IndexTokens(BpeModel* model);
+  Status IndexMerges(BpeModel* model);
+  // Adds bytes to the arena; false when it would grow beyond 4 GiB.
+  bool Store(std::string_view text);
+
   struct Token {
-    uint64_t begin;
-    uint32_t size;
+    StringTable::Range form;
     int32_t id;
   };
   struct Merge {
-    uint64_t begin;
+    uint32_t begin;
     uint32_t left_size, right_size;
   };
   std::string what_;
