@@ -3,7 +3,9 @@
 
 int main(int argc, char** argv) {
   pith::Cli cli;
+  pith::AddInspectCommand(cli);
   pith::AddPullCommand(cli);
+  pith::AddTokenizeCommand(cli);
   pith::AddCompletionCommand(cli);
   return cli.Main(argc, argv);
 }
