@@ -121,23 +121,28 @@ struct CheckpointBuilder {
       }
       names_of_shard[shard.get<std::string>()].push_back(name);
     }
+    std::map<std::string, std::shared_ptr<const SafetensorsFile>> files;
     for (const auto& [shard, names] : names_of_shard) {
       Result<std::shared_ptr<const SafetensorsFile>> file = SafetensorsFile::Open((fs::path(dir) / shard).string());
       if (!file.ok()) return file.error().Wrap(index_what);
+      files[shard] = *std::move(file);
+    }
+    for (const auto& [shard, names] : names_of_shard) {
+      const SafetensorsFile& file = *files[shard];
       for (const std::string& name : names) {
-        if ((*file)->Find(name) == nullptr) {
+        if (file.Find(name) == nullptr) {
           return Error{ErrorCode::kMalformed, index_what + ": tensor '" + name + "' is not in '" + shard + "'"};
         }
       }
-      for (const Tensor& tensor : (*file)->tensors()) {
+      for (const Tensor& tensor : file.tensors()) {
         const auto entry = index["weight_map"].find(tensor.name);
         if (entry == index["weight_map"].end() || *entry != shard) {
           return Error{ErrorCode::kMalformed,
                        index_what + ": tensor '" + tensor.name + "' is in '" + shard + "', which the index does not say"};
         }
       }
-      HashFile((*file)->file_bytes(), (*file)->header(), (*file)->tensors());
-      PITH_RETURN_IF_ERROR(AddTensors((*file)->tensors()));
+      HashFile(file.file_bytes(), file.header(), file.tensors());
+      PITH_RETURN_IF_ERROR(AddTensors(file.tensors()));
     }
     return {};
   }
@@ -243,7 +248,12 @@ struct CheckpointBuilder {
     PITH_ASSIGN(const Tensor* scale, checkpoint->Get(scale_name, {out, groups}));
     PITH_RETURN_IF_ERROR(CheckType(*scale, {DType::kF32, DType::kF16, DType::kBF16}));
     expected->insert({packed_name, scale_name});
-    if (!scheme.symmetric) {
+    if (scheme.minimum) {
+      const std::string minimum_name = module.name + ".weight_min";
+      PITH_ASSIGN(const Tensor* minimum, checkpoint->Get(minimum_name, {out, groups}));
+      PITH_RETURN_IF_ERROR(CheckType(*minimum, {scale->type}));
+      expected->insert(minimum_name);
+    } else if (!scheme.symmetric) {
       const std::string zero_name = module.name + ".weight_zero_point";
       PITH_ASSIGN(const Tensor* zero, checkpoint->Get(zero_name, {CeilDiv(out, per_word), groups}));
       PITH_RETURN_IF_ERROR(CheckType(*zero, {DType::kI32}));
