@@ -1,0 +1,59 @@
+// One forward pass over a batch of rows (tokens of one or more sequences). Internal to the engine.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/batch_attention.h"
+#include "engine/engine.h"
+
+namespace pith {
+
+class Engine::Forward {
+ public:
+  explicit Forward(Engine& engine);
+
+  // The sequences have already been extended by the items' tokens.
+  StepOutput Run(std::span<const StepItem> items);
+
+ private:
+  // Rows [begin, end) that run with one adapter.
+  struct AdapterRun {
+    const Adapter* adapter;
+    int64_t begin, end;
+  };
+
+  void Resize(int64_t rows);
+  void Embed(std::span<const StepItem> items);
+  void ComputeRope(std::span<const StepItem> items);
+  void NormRows(const float* x, const std::vector<float>& weight, float* out);
+  void RunLayer(int64_t index);
+  // out = W x + b (+ LoRA) for linears that read the same x[rows, cols].
+  struct Target {
+    const Linear* linear;
+    LinearKind kind;
+    float* out;
+  };
+  void Multiply(std::span<const Target> targets, const float* x, int64_t rows, int64_t layer,
+                std::span<const AdapterRun> runs);
+  void ApplyLora(std::span<const Target> targets, const float* x, int64_t layer, std::span<const AdapterRun> runs);
+
+  Engine& engine_;
+  const ModelWeights& weights_;
+  const ModelConfig& config_;
+  ThreadPool& pool_;
+  BatchAttention attention_;
+
+  int64_t rows_ = 0;
+  std::vector<AdapterRun> runs_;
+  std::vector<int64_t> positions_;  // of each row
+  std::vector<Sequence*> sequences_;  // of each row
+  std::vector<float> x_, normed_, q_, k_, v_, mixed_, gate_, up_, projected_;
+  std::vector<float> rope_cos_, rope_sin_;  // [rows, head_dim / 2]
+  std::vector<float> lora_;                 // A x of all targets and rows
+  std::vector<float> logits_, states_, head_input_;
+  kernels::QuantActivations activations4_, activations8_;
+};
+
+}  // namespace pith
