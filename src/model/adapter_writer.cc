@@ -19,12 +19,12 @@ namespace {
 
 constexpr const char* kPeftVersion = "0.18.0";  // whose rules the config follows
 
-std::string NameOf(const LoraFactors& module) { return LinearName(module.layer, module.kind); }
+std::string NameOf(const LoraWeights& module) { return LinearName(module.layer, module.kind); }
 
-Status CheckModules(const ModelConfig& config, std::span<const LoraFactors> modules) {
+Status CheckModules(const ModelConfig& config, std::span<const LoraWeights> modules) {
   if (modules.empty()) return Error{ErrorCode::kInvalidArgument, "an adapter needs at least one module"};
   std::set<std::string> seen;
-  for (const LoraFactors& module : modules) {
+  for (const LoraWeights& module : modules) {
     const std::string name = NameOf(module);
     const auto bad = [&](const std::string& problem) { return Error{ErrorCode::kInvalidArgument, "module '" + name + "' " + problem}; };
     if (module.kind != LinearKind::kLmHead && (module.layer < 0 || module.layer >= config.layers)) return bad("lies outside the model");
@@ -48,16 +48,16 @@ std::string Escaped(const std::string& name) {
 }
 
 // Short names ("q_proj") if they select exactly these modules, else full names.
-std::vector<std::string> TargetModules(const ModelConfig& config, std::span<const LoraFactors> modules) {
+std::vector<std::string> TargetModules(const ModelConfig& config, std::span<const LoraWeights> modules) {
   std::map<LinearKind, int64_t> count;
-  for (const LoraFactors& module : modules) ++count[module.kind];
+  for (const LoraWeights& module : modules) ++count[module.kind];
   const bool all_layers = std::ranges::all_of(
       count, [&](const auto& entry) { return entry.first == LinearKind::kLmHead || entry.second == config.layers; });
   std::vector<std::string> names;
   if (all_layers) {
     for (const auto& [kind, number] : count) names.emplace_back(LinearKindName(kind));
   } else {
-    for (const LoraFactors& module : modules) names.push_back(NameOf(module));
+    for (const LoraWeights& module : modules) names.push_back(NameOf(module));
   }
   std::ranges::sort(names);
   return names;
@@ -69,13 +69,13 @@ OrderedJson Number(double value) {
   return value;
 }
 
-std::string ConfigText(const ModelConfig& config, std::span<const LoraFactors> modules, const AdapterWriteOptions& options) {
+std::string ConfigText(const ModelConfig& config, std::span<const LoraWeights> modules, const AdapterWriteOptions& options) {
   // The values of the first module are the general ones; the others are named where they differ.
   const int64_t rank = modules.front().rank;
   const double alpha = modules.front().alpha;
   OrderedJson ranks = OrderedJson::object();
   OrderedJson alphas = OrderedJson::object();
-  for (const LoraFactors& module : modules) {
+  for (const LoraWeights& module : modules) {
     if (module.rank != rank) ranks[Escaped(NameOf(module))] = module.rank;
     if (module.alpha != alpha) alphas[Escaped(NameOf(module))] = Number(module.alpha);
   }
@@ -124,9 +124,9 @@ struct Factor {
   std::span<const float> values;
 };
 
-std::vector<Factor> FactorsOf(const ModelConfig& config, std::span<const LoraFactors> modules) {
+std::vector<Factor> FactorsOf(const ModelConfig& config, std::span<const LoraWeights> modules) {
   std::vector<Factor> factors;
-  for (const LoraFactors& module : modules) {
+  for (const LoraWeights& module : modules) {
     const LinearShape shape = ShapeOf(config, module.kind);
     const std::string prefix = "base_model.model." + NameOf(module);
     factors.push_back({prefix + ".lora_A", module.rank, shape.in, module.a});
@@ -196,7 +196,7 @@ std::vector<SafetensorsEntry> EntriesOf(const std::vector<Factor>& factors, Adap
 
 }  // namespace
 
-Status WriteAdapter(const std::string& dir, const ModelConfig& config, std::span<const LoraFactors> modules,
+Status WriteAdapter(const std::string& dir, const ModelConfig& config, std::span<const LoraWeights> modules,
                     const AdapterWriteOptions& options) {
   PITH_RETURN_IF_ERROR(CheckModules(config, modules));
   if (!(options.dropout >= 0 && options.dropout < 1)) return Error{ErrorCode::kInvalidArgument, "dropout is outside [0, 1)"};

@@ -19,7 +19,7 @@ enum class AdapterStorage {
 };
 
 // One adapted linear to be written. The spans must outlive the call only.
-struct LoraFactors {
+struct LoraWeights {
   int64_t layer = 0;  // ignored for the LM head
   LinearKind kind = LinearKind::kQ;
   int64_t rank = 0;          // 1 to kMaxLoraRank
@@ -40,7 +40,7 @@ struct AdapterWriteOptions {
 // alphas become `r` and `lora_alpha`, differing ones rank_pattern and alpha_pattern by full module name.
 // kInvalidArgument names the module for no modules, duplicates, layers outside the model, wrong sizes and values that
 // are not finite; kIo.
-Status WriteAdapter(const std::string& dir, const ModelConfig& config, std::span<const LoraFactors> modules,
+Status WriteAdapter(const std::string& dir, const ModelConfig& config, std::span<const LoraWeights> modules,
                     const AdapterWriteOptions& options);
 
 }  // namespace pith

@@ -39,7 +39,7 @@ class Numbers {
       modules_[i].b = values_[2 * i + 1];
     }
   }
-  std::vector<LoraFactors>& modules() { return modules_; }
+  std::vector<LoraWeights>& modules() { return modules_; }
 
  private:
   std::vector<float> Random(int64_t count) {
@@ -49,7 +49,7 @@ class Numbers {
   }
   uint64_t position_ = 0;
   std::vector<std::vector<float>> values_;
-  std::vector<LoraFactors> modules_;
+  std::vector<LoraWeights> modules_;
 };
 
 // Values of a factor whatever its storage.
@@ -77,7 +77,7 @@ void ExpectRoundTrip(Numbers& numbers, const AdapterWriteOptions& options) {
   EXPECT_TRUE((*file)->warnings.empty());
   EXPECT_EQ((*file)->invocation, options.invocation);
   ASSERT_EQ((*file)->modules.size(), numbers.modules().size());
-  for (const LoraFactors& expected : numbers.modules()) {
+  for (const LoraWeights& expected : numbers.modules()) {
     const LoraModule* found = nullptr;
     for (const LoraModule& module : (*file)->modules) {
       if (module.kind == expected.kind && (module.layer == expected.layer || module.kind == LinearKind::kLmHead)) found = &module;
@@ -152,7 +152,7 @@ TEST(WriteAdapter, ZeroAndTinyRowsInInt8) {
 }
 
 TEST(WriteAdapter, RefusesWhatCannotBeAnAdapter) {
-  const auto refuse = [](std::vector<LoraFactors> modules, const AdapterWriteOptions& options, const std::string& message) {
+  const auto refuse = [](std::vector<LoraWeights> modules, const AdapterWriteOptions& options, const std::string& message) {
     const std::string dir = testing::TempDir() + "/adapter";
     const Status status = WriteAdapter(dir, Tiny(), modules, options);
     ASSERT_FALSE(status.ok()) << message;
@@ -162,24 +162,24 @@ TEST(WriteAdapter, RefusesWhatCannotBeAnAdapter) {
   };
   Numbers numbers;
   numbers.Add(1, LinearKind::kQ, 2, 4);
-  const LoraFactors good = numbers.modules()[0];
+  const LoraWeights good = numbers.modules()[0];
   const auto changed = [&](auto change) {
-    LoraFactors module = good;
+    LoraWeights module = good;
     change(module);
-    return std::vector<LoraFactors>{module};
+    return std::vector<LoraWeights>{module};
   };
   refuse({}, {}, "at least one module");
   refuse({good, good}, {}, "'model.layers.1.self_attn.q_proj' comes twice");
-  refuse(changed([](LoraFactors& m) { m.layer = 2; }), {}, "outside the model");
-  refuse(changed([](LoraFactors& m) { m.layer = -1; }), {}, "outside the model");
-  refuse(changed([](LoraFactors& m) { m.rank = 0; }), {}, "rank 0");
-  refuse(changed([](LoraFactors& m) { m.rank = 257; }), {}, "rank 257");
-  refuse(changed([](LoraFactors& m) { m.rank = 3; }), {}, "factor A of the wrong size");
-  refuse(changed([](LoraFactors& m) { m.b = m.b.first(3); }), {}, "factor B of the wrong size");
-  refuse(changed([](LoraFactors& m) { m.alpha = std::numeric_limits<double>::infinity(); }), {}, "alpha");
+  refuse(changed([](LoraWeights& m) { m.layer = 2; }), {}, "outside the model");
+  refuse(changed([](LoraWeights& m) { m.layer = -1; }), {}, "outside the model");
+  refuse(changed([](LoraWeights& m) { m.rank = 0; }), {}, "rank 0");
+  refuse(changed([](LoraWeights& m) { m.rank = 257; }), {}, "rank 257");
+  refuse(changed([](LoraWeights& m) { m.rank = 3; }), {}, "factor A of the wrong size");
+  refuse(changed([](LoraWeights& m) { m.b = m.b.first(3); }), {}, "factor B of the wrong size");
+  refuse(changed([](LoraWeights& m) { m.alpha = std::numeric_limits<double>::infinity(); }), {}, "alpha");
   std::vector<float> poisoned(good.a.begin(), good.a.end());
   poisoned[5] = std::numeric_limits<float>::quiet_NaN();
-  refuse(changed([&](LoraFactors& m) { m.a = poisoned; }), {}, "NaN");
+  refuse(changed([&](LoraWeights& m) { m.a = poisoned; }), {}, "NaN");
   refuse({good}, {.dropout = 1.0}, "dropout");
   refuse({good}, {.invocation = {20}}, "invocation token 20");
 }
