@@ -58,20 +58,14 @@ LinearShape ShapeOf(const ModelConfig& config, LinearKind kind) {
   const int64_t query = config.heads * config.head_dim;
   const int64_t key = config.kv_heads * config.head_dim;
   switch (kind) {
-    case LinearKind::kQ:
-      return {query, config.hidden};
+    case LinearKind::kQ: return {query, config.hidden};
     case LinearKind::kK:
-    case LinearKind::kV:
-      return {key, config.hidden};
-    case LinearKind::kO:
-      return {config.hidden, query};
+    case LinearKind::kV: return {key, config.hidden};
+    case LinearKind::kO: return {config.hidden, query};
     case LinearKind::kGate:
-    case LinearKind::kUp:
-      return {config.intermediate, config.hidden};
-    case LinearKind::kDown:
-      return {config.hidden, config.intermediate};
-    case LinearKind::kLmHead:
-      break;
+    case LinearKind::kUp: return {config.intermediate, config.hidden};
+    case LinearKind::kDown: return {config.hidden, config.intermediate};
+    case LinearKind::kLmHead: break;
   }
   return {config.vocab, config.hidden};
 }
@@ -147,18 +141,21 @@ Result<FactorName> ParseTensorName(const std::string& name, const ModelConfig& c
   const std::string_view text = name;
   const size_t mark = text.find(kMark);
   if (text.find(".modules_to_save.") != text.npos || (mark == text.npos && text.ends_with(".weight"))) {
-    return TensorError(ErrorCode::kUnsupported, name,
-                       "is a full copy of a weight, which cannot be carried beside a shared base; merge it into the base model, "
-                       "or save the adapter without it (modules_to_save, save_embedding_layers=False)");
+    return TensorError(
+        ErrorCode::kUnsupported, name,
+        "is a full copy of a weight, which cannot be carried beside a shared base; merge it into the base model, "
+        "or save the adapter without it (modules_to_save, save_embedding_layers=False)");
   }
   if (mark == text.npos) return TensorError(ErrorCode::kUnsupported, name, "is not a LoRA factor");
 
   FactorName factor;
   std::string_view rest = text.substr(mark + kMark.size());  // "A.weight", "A.default.weight"
-  if (rest.starts_with("embedding_")) return TensorError(ErrorCode::kUnsupported, name, "adapts the embedding; only linears can be adapted");
+  if (rest.starts_with("embedding_"))
+    return TensorError(ErrorCode::kUnsupported, name, "adapts the embedding; only linears can be adapted");
   if (rest.starts_with("magnitude_vector")) return TensorError(ErrorCode::kUnsupported, name, "belongs to DoRA");
   if (rest.ends_with(".bias")) return TensorError(ErrorCode::kUnsupported, name, "is a bias on a LoRA factor");
-  if (!rest.starts_with("A.") && !rest.starts_with("B.")) return TensorError(ErrorCode::kUnsupported, name, "is not a LoRA factor A or B");
+  if (!rest.starts_with("A.") && !rest.starts_with("B."))
+    return TensorError(ErrorCode::kUnsupported, name, "is not a LoRA factor A or B");
   factor.is_b = rest[0] == 'B';
   rest.remove_prefix(2);
   const size_t dot = rest.rfind('.');
@@ -176,17 +173,20 @@ Result<FactorName> ParseTensorName(const std::string& name, const ModelConfig& c
   if (prefixed) module.remove_prefix(kPrefix.size());
   const auto key = prefixed ? ParseModule(module) : std::nullopt;
   if (!key) {
-    return TensorError(ErrorCode::kMismatch, name, "names no linear of the model (expected 'base_model.model." + LinearName(0, LinearKind::kQ) +
-                                                       ".lora_A.weight' and the like)");
+    return TensorError(ErrorCode::kMismatch, name,
+                       "names no linear of the model (expected 'base_model.model." + LinearName(0, LinearKind::kQ) +
+                           ".lora_A.weight' and the like)");
   }
   if (key->layer >= config.layers) {
-    return TensorError(ErrorCode::kMismatch, name, "names a layer that the model does not have (it has " + std::to_string(config.layers) + ")");
+    return TensorError(ErrorCode::kMismatch, name,
+                       "names a layer that the model does not have (it has " + std::to_string(config.layers) + ")");
   }
   factor.module = *key;
   return factor;
 }
 
-// Whether every element is finite; the type is F32, F16 or BF16. Reads element by element: a mapped file need not be aligned.
+// Whether every element is finite; the type is F32, F16 or BF16. Reads element by element: a mapped file need not be
+// aligned.
 template <class Word>
 bool AllFinite(std::span<const std::byte> data, Word exponent) {
   bool finite = true;
@@ -201,17 +201,10 @@ bool AllFinite(std::span<const std::byte> data, Word exponent) {
 Status CheckValues(const Tensor& tensor) {
   bool finite = true;
   switch (tensor.type) {
-    case DType::kF32:
-      finite = AllFinite<uint32_t>(tensor.data, 0x7F800000u);
-      break;
-    case DType::kF16:
-      finite = AllFinite<uint16_t>(tensor.data, uint16_t{0x7C00});
-      break;
-    case DType::kBF16:
-      finite = AllFinite<uint16_t>(tensor.data, uint16_t{0x7F80});
-      break;
-    default:
-      break;
+    case DType::kF32: finite = AllFinite<uint32_t>(tensor.data, 0x7F800000u); break;
+    case DType::kF16: finite = AllFinite<uint16_t>(tensor.data, uint16_t{0x7C00}); break;
+    case DType::kBF16: finite = AllFinite<uint16_t>(tensor.data, uint16_t{0x7F80}); break;
+    default: break;
   }
   if (!finite) return TensorError(ErrorCode::kNumeric, tensor.name, "holds NaN or infinity");
   return {};
@@ -247,29 +240,37 @@ Result<std::map<ModuleKey, Factors>> CollectFactors(const SafetensorsFile& weigh
 }
 
 Status CheckFactor(const Tensor& tensor, const Tensor* scale, int64_t rows, int64_t cols) {
-  if (tensor.type != DType::kF32 && tensor.type != DType::kF16 && tensor.type != DType::kBF16 && tensor.type != DType::kI8) {
-    return TensorError(ErrorCode::kUnsupported, tensor.name, std::string("has type ") + DTypeName(tensor.type) + ", not F32, F16, BF16 or I8");
+  if (tensor.type != DType::kF32 && tensor.type != DType::kF16 && tensor.type != DType::kBF16 &&
+      tensor.type != DType::kI8) {
+    return TensorError(ErrorCode::kUnsupported, tensor.name,
+                       std::string("has type ") + DTypeName(tensor.type) + ", not F32, F16, BF16 or I8");
   }
   if (tensor.shape != std::vector<int64_t>{rows, cols}) {
     return TensorError(ErrorCode::kMismatch, tensor.name,
-                       "has shape " + ShapeText(tensor.shape) + ", not " + ShapeText({rows, cols}) + " as the model and the declared rank give");
+                       "has shape " + ShapeText(tensor.shape) + ", not " + ShapeText({rows, cols}) +
+                           " as the model and the declared rank give");
   }
   PITH_RETURN_IF_ERROR(CheckValues(tensor));
   if (tensor.type != DType::kI8) {
-    if (scale != nullptr) return TensorError(ErrorCode::kMismatch, scale->name, "is a scale of a tensor that is not I8");
+    if (scale != nullptr)
+      return TensorError(ErrorCode::kMismatch, scale->name, "is a scale of a tensor that is not I8");
     return {};
   }
-  if (scale == nullptr) return TensorError(ErrorCode::kMismatch, tensor.name, "is I8 but has no weight_scale beside it");
+  if (scale == nullptr)
+    return TensorError(ErrorCode::kMismatch, tensor.name, "is I8 but has no weight_scale beside it");
   if (scale->type != DType::kF32 || scale->shape != std::vector<int64_t>{rows}) {
-    return TensorError(ErrorCode::kMismatch, scale->name, "is not F32 with one scale for each of " + std::to_string(rows) + " rows");
+    return TensorError(ErrorCode::kMismatch, scale->name,
+                       "is not F32 with one scale for each of " + std::to_string(rows) + " rows");
   }
   return CheckValues(*scale);
 }
 
-Result<LoraModule> BindModule(const ModuleKey& key, const Factors& factors, const ModelConfig& config, const PeftConfig& peft) {
+Result<LoraModule> BindModule(const ModuleKey& key, const Factors& factors, const ModelConfig& config,
+                              const PeftConfig& peft) {
   const std::string name = key.Name();
   if (factors.a == nullptr || factors.b == nullptr) {
-    return Error{ErrorCode::kMismatch, "module '" + name + "' has no tensor " + (factors.a == nullptr ? "lora_A" : "lora_B")};
+    return Error{ErrorCode::kMismatch,
+                 "module '" + name + "' has no tensor " + (factors.a == nullptr ? "lora_A" : "lora_B")};
   }
   LoraModule module;
   module.layer = key.layer;
@@ -281,7 +282,8 @@ Result<LoraModule> BindModule(const ModuleKey& key, const Factors& factors, cons
   PITH_RETURN_IF_ERROR(CheckFactor(*factors.a, factors.a_scale, module.rank, shape.in));
   PITH_RETURN_IF_ERROR(CheckFactor(*factors.b, factors.b_scale, shape.out, module.rank));
   if ((factors.a->type == DType::kI8) != (factors.b->type == DType::kI8)) {
-    return Error{ErrorCode::kMismatch, "module '" + name + "': lora_A and lora_B must both be I8 or both be floating point"};
+    return Error{ErrorCode::kMismatch,
+                 "module '" + name + "': lora_A and lora_B must both be I8 or both be floating point"};
   }
   module.a = *factors.a;
   module.b = *factors.b;
@@ -308,8 +310,10 @@ Status CheckDeclared(const std::map<ModuleKey, Factors>& found, const ModelConfi
     PITH_ASSIGN(const bool target, peft.Targets(name));
     const bool present = found.contains(key);
     if (target) ++declared;
-    if (target && !present) return Error{ErrorCode::kMismatch, "module '" + name + "' is declared by target_modules but has no tensors"};
-    if (present && !target) return Error{ErrorCode::kMismatch, "module '" + name + "' has tensors but is not declared by target_modules"};
+    if (target && !present)
+      return Error{ErrorCode::kMismatch, "module '" + name + "' is declared by target_modules but has no tensors"};
+    if (present && !target)
+      return Error{ErrorCode::kMismatch, "module '" + name + "' has tensors but is not declared by target_modules"};
   }
   if (declared == 0) return Error{ErrorCode::kMismatch, "target_modules declares no linear of the model"};
   return {};
@@ -327,7 +331,8 @@ Result<std::shared_ptr<const SafetensorsFile>> OpenWeights(const std::filesystem
   const auto path = folder / "adapter_model.safetensors";
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored) && std::filesystem::exists(folder / "adapter_model.bin", ignored)) {
-    return Error{ErrorCode::kUnsupported, "'" + (folder / "adapter_model.bin").string() + "' is a pickle; save the adapter as safetensors"};
+    return Error{ErrorCode::kUnsupported,
+                 "'" + (folder / "adapter_model.bin").string() + "' is a pickle; save the adapter as safetensors"};
   }
   return SafetensorsFile::Open(path.string());
 }
@@ -349,7 +354,8 @@ Result<std::shared_ptr<const AdapterFile>> AdapterFile::Open(const std::string& 
   PITH_ASSIGN(const auto config_file, OpenConfigFile(config_path));
   const auto config_bytes = config_file->bytes();
   PITH_ASSIGN(const PeftConfig peft,
-              PeftConfig::Parse({reinterpret_cast<const char*>(config_bytes.data()), config_bytes.size()}, "'" + config_path + "'"));
+              PeftConfig::Parse({reinterpret_cast<const char*>(config_bytes.data()), config_bytes.size()},
+                                "'" + config_path + "'"));
   for (const int32_t id : peft.invocation()) {
     if (id >= config.vocab) {
       return Error{ErrorCode::kMismatch, "'" + config_path + "': alora_invocation_tokens: " + std::to_string(id) +
@@ -376,7 +382,8 @@ Result<std::shared_ptr<const AdapterFile>> AdapterFile::Open(const std::string& 
     silent += module->scaling == 0 ? 1 : 0;
     adapter->modules.push_back(std::move(*module));
   }
-  if (silent > 0) adapter->warnings.push_back(context + ": " + std::to_string(silent) + " modules have scaling 0 and no effect");
+  if (silent > 0)
+    adapter->warnings.push_back(context + ": " + std::to_string(silent) + " modules have scaling 0 and no effect");
   adapter->fingerprint = Fingerprint(config_bytes, *weights);
   return std::shared_ptr<const AdapterFile>(std::move(adapter));
 }

@@ -29,6 +29,8 @@ std::string LinearName(int64_t layer, LinearKind kind);
 
 // Largest rank of an adapter that can be read or written.
 inline constexpr int64_t kMaxLoraRank = 256;
+// `peft_type` of an INT8 adapter; the other one that is read is "LORA".
+inline constexpr const char* kInt8PeftType = "PITH_LORA_INT8";
 
 // One adapted linear: y += scaling * B (A x).
 struct LoraModule {
@@ -49,9 +51,9 @@ struct AdapterFile {
   std::vector<LoraModule> modules;
   int64_t max_rank = 0;
   uint64_t file_bytes = 0;
-  // aLoRA: the adapter acts from the first token of the last occurrence of these ids in the prompt. Empty: a plain LoRA.
+  // aLoRA: the adapter acts from the first token of the last occurrence of these ids in the prompt. Empty = plain LoRA.
   std::vector<int32_t> invocation;
-  // What was read but has no effect here, one sentence each: unknown config fields, a task other than language modelling.
+  // What was read but has no effect here, one sentence each (unknown config fields, another task, a scaling of 0).
   std::vector<std::string> warnings;
 
   // Reads a PEFT directory for a model. Every tensor must bind to a linear of the model with the right shape, every
@@ -62,7 +64,8 @@ struct AdapterFile {
   // Modules come in order of layer and kind, the LM head last.
   //
   // Tensors may be F32, F16 or BF16, as PEFT saves them, or in pith's own INT8 form: "...lora_A.weight" as I8 with
-  // "...lora_A.weight_scale" as F32 [rows] beside it, and B likewise.
+  // "...lora_A.weight_scale" as F32 [rows] beside it, and B likewise. peft_type is then written as kInt8PeftType: PEFT
+  // would take the integers for the weights without a word, and this name makes it refuse the adapter.
   static Result<std::shared_ptr<const AdapterFile>> Open(const std::string& dir, const ModelConfig& config);
 };
 

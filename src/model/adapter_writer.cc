@@ -26,16 +26,21 @@ Status CheckModules(const ModelConfig& config, std::span<const LoraWeights> modu
   std::set<std::string> seen;
   for (const LoraWeights& module : modules) {
     const std::string name = NameOf(module);
-    const auto bad = [&](const std::string& problem) { return Error{ErrorCode::kInvalidArgument, "module '" + name + "' " + problem}; };
-    if (module.kind != LinearKind::kLmHead && (module.layer < 0 || module.layer >= config.layers)) return bad("lies outside the model");
+    const auto bad = [&](const std::string& problem) {
+      return Error{ErrorCode::kInvalidArgument, "module '" + name + "' " + problem};
+    };
+    if (module.kind != LinearKind::kLmHead && (module.layer < 0 || module.layer >= config.layers))
+      return bad("lies outside the model");
     if (!seen.insert(name).second) return bad("comes twice");
     if (module.rank < 1 || module.rank > kMaxLoraRank) return bad("has rank " + std::to_string(module.rank));
     if (!std::isfinite(module.alpha)) return bad("has an alpha that is not finite");
     const LinearShape shape = ShapeOf(config, module.kind);
     if (static_cast<int64_t>(module.a.size()) != module.rank * shape.in) return bad("has a factor A of the wrong size");
-    if (static_cast<int64_t>(module.b.size()) != module.rank * shape.out) return bad("has a factor B of the wrong size");
+    if (static_cast<int64_t>(module.b.size()) != module.rank * shape.out)
+      return bad("has a factor B of the wrong size");
     const auto finite = [](float value) { return std::isfinite(value); };
-    if (!std::ranges::all_of(module.a, finite) || !std::ranges::all_of(module.b, finite)) return bad("holds NaN or infinity");
+    if (!std::ranges::all_of(module.a, finite) || !std::ranges::all_of(module.b, finite))
+      return bad("holds NaN or infinity");
   }
   return {};
 }
@@ -69,7 +74,8 @@ OrderedJson Number(double value) {
   return value;
 }
 
-std::string ConfigText(const ModelConfig& config, std::span<const LoraWeights> modules, const AdapterWriteOptions& options) {
+std::string ConfigText(const ModelConfig& config, std::span<const LoraWeights> modules,
+                       const AdapterWriteOptions& options) {
   // The values of the first module are the general ones; the others are named where they differ.
   const int64_t rank = modules.front().rank;
   const double alpha = modules.front().alpha;
@@ -90,7 +96,7 @@ std::string ConfigText(const ModelConfig& config, std::span<const LoraWeights> m
   json["lora_alpha"] = Number(alpha);
   json["lora_dropout"] = options.dropout;
   json["modules_to_save"] = nullptr;
-  json["peft_type"] = "LORA";
+  json["peft_type"] = options.storage == AdapterStorage::kInt8 ? kInt8PeftType : "LORA";
   json["peft_version"] = kPeftVersion;
   json["r"] = rank;
   json["rank_pattern"] = ranks;
@@ -179,8 +185,10 @@ Status WriteFloats(SafetensorsWriter& writer, const std::vector<Factor>& factors
 Status WriteInt8(SafetensorsWriter& writer, const std::vector<Factor>& factors) {
   std::vector<Int8Rows> rows;
   for (const Factor& factor : factors) rows.push_back(QuantizeRows(factor));
-  for (size_t i = 0; i < rows.size(); ++i) PITH_RETURN_IF_ERROR(writer.Write(factors[i].name + ".weight_scale", BytesOf(rows[i].scales)));
-  for (size_t i = 0; i < rows.size(); ++i) PITH_RETURN_IF_ERROR(writer.Write(factors[i].name + ".weight", BytesOf(rows[i].values)));
+  for (size_t i = 0; i < rows.size(); ++i)
+    PITH_RETURN_IF_ERROR(writer.Write(factors[i].name + ".weight_scale", BytesOf(rows[i].scales)));
+  for (size_t i = 0; i < rows.size(); ++i)
+    PITH_RETURN_IF_ERROR(writer.Write(factors[i].name + ".weight", BytesOf(rows[i].values)));
   return {};
 }
 
@@ -189,7 +197,9 @@ std::vector<SafetensorsEntry> EntriesOf(const std::vector<Factor>& factors, Adap
   if (storage == AdapterStorage::kInt8) {  // wide types first keep the scales aligned
     for (const Factor& factor : factors) entries.push_back({factor.name + ".weight_scale", DType::kF32, {factor.rows}});
   }
-  const DType type = storage == AdapterStorage::kF32 ? DType::kF32 : storage == AdapterStorage::kBF16 ? DType::kBF16 : DType::kI8;
+  const DType type = storage == AdapterStorage::kF32    ? DType::kF32
+                     : storage == AdapterStorage::kBF16 ? DType::kBF16
+                                                        : DType::kI8;
   for (const Factor& factor : factors) entries.push_back({factor.name + ".weight", type, {factor.rows, factor.cols}});
   return entries;
 }
@@ -199,10 +209,12 @@ std::vector<SafetensorsEntry> EntriesOf(const std::vector<Factor>& factors, Adap
 Status WriteAdapter(const std::string& dir, const ModelConfig& config, std::span<const LoraWeights> modules,
                     const AdapterWriteOptions& options) {
   PITH_RETURN_IF_ERROR(CheckModules(config, modules));
-  if (!(options.dropout >= 0 && options.dropout < 1)) return Error{ErrorCode::kInvalidArgument, "dropout is outside [0, 1)"};
+  if (!(options.dropout >= 0 && options.dropout < 1))
+    return Error{ErrorCode::kInvalidArgument, "dropout is outside [0, 1)"};
   for (const int32_t id : options.invocation) {
     if (id < 0 || id >= config.vocab) {
-      return Error{ErrorCode::kInvalidArgument, "invocation token " + std::to_string(id) + " is outside the vocabulary"};
+      return Error{ErrorCode::kInvalidArgument,
+                   "invocation token " + std::to_string(id) + " is outside the vocabulary"};
     }
   }
   std::error_code error;

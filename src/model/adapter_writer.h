@@ -15,7 +15,8 @@ namespace pith {
 enum class AdapterStorage {
   kF32,   // PEFT reads it
   kBF16,  // PEFT reads it; values are rounded to nearest even
-  kInt8,  // only pith reads it: I8 per row, symmetric, |q| <= 127, with "weight_scale" F32 [rows] (see AdapterFile)
+  kInt8,  // only pith reads it: I8 per row, symmetric, |q| <= 127, with "weight_scale" F32 [rows] (see
+          // AdapterFile::Open)
 };
 
 // One adapted linear to be written. The spans must outlive the call only.
@@ -31,13 +32,13 @@ struct LoraWeights {
 struct AdapterWriteOptions {
   AdapterStorage storage = AdapterStorage::kBF16;
   bool rslora = false;
-  double dropout = 0;                // recorded only, in [0, 1)
-  std::string base_model = {};       // base_model_name_or_path; empty = null
+  double dropout = 0;                    // recorded only, in [0, 1)
+  std::string base_model = {};           // base_model_name_or_path; empty = null
   std::vector<int32_t> invocation = {};  // aLoRA invocation tokens; empty = plain LoRA
 };
 
-// Writes the two files into `dir`, which is created if needed; each file appears complete or not at all. Equal ranks and
-// alphas become `r` and `lora_alpha`, differing ones rank_pattern and alpha_pattern by full module name.
+// Writes the two files into `dir`, which is created if needed; each file appears complete or not at all. Equal ranks
+// and alphas become `r` and `lora_alpha`, differing ones rank_pattern and alpha_pattern by full module name.
 // kInvalidArgument names the module for no modules, duplicates, layers outside the model, wrong sizes and values that
 // are not finite; kIo.
 Status WriteAdapter(const std::string& dir, const ModelConfig& config, std::span<const LoraWeights> modules,

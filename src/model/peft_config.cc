@@ -22,7 +22,8 @@ class NamePattern {
   static Result<std::shared_ptr<const NamePattern>> Compile(const std::string& expression, const std::string& source,
                                                             bool whole, const std::string& field) {
     if (source.size() > kMaxLength) {
-      return Error{ErrorCode::kMalformed, field + ": a regular expression of " + std::to_string(source.size()) + " bytes is too long"};
+      return Error{ErrorCode::kMalformed,
+                   field + ": a regular expression of " + std::to_string(source.size()) + " bytes is too long"};
     }
     auto pattern = std::shared_ptr<NamePattern>(new NamePattern);
     pattern->field_ = field;
@@ -30,8 +31,8 @@ class NamePattern {
     int code = 0;
     PCRE2_SIZE offset = 0;
     const uint32_t options = PCRE2_ANCHORED | (whole ? PCRE2_ENDANCHORED : 0u) | PCRE2_UTF | PCRE2_NEVER_BACKSLASH_C;
-    pattern->code_.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(expression.data()), expression.size(), options, &code,
-                                       &offset, nullptr));
+    pattern->code_.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(expression.data()), expression.size(), options,
+                                       &code, &offset, nullptr));
     if (pattern->code_ == nullptr) {
       PCRE2_UCHAR message[256] = "";
       pcre2_get_error_message(code, message, sizeof(message));
@@ -89,9 +90,8 @@ constexpr size_t kMaxInvocation = 4096;  // tokens
 
 // Fields that do not touch the result of inference on a causal language model.
 constexpr std::string_view kIgnored[] = {
-    "auto_mapping",      "base_model_name_or_path", "corda_config",      "eva_config", "inference_mode", "loftq_config",
-    "lora_dropout",      "megatron_core",           "peft_version",      "revision",   "runtime_config",
-    "qalora_group_size",
+    "auto_mapping", "base_model_name_or_path", "corda_config", "eva_config", "inference_mode", "loftq_config",
+    "lora_dropout", "megatron_core",           "peft_version", "revision",   "runtime_config", "qalora_group_size",
 };
 
 // Fields that must be null, false or empty, and what they mean.
@@ -151,15 +151,15 @@ class PeftConfigReader {
     return {ErrorCode::kMalformed, config_.what_ + ": " + field + " " + problem};
   }
   Error Refused(const std::string& field, const Json& value, std::string_view reason) const {
-    return {ErrorCode::kUnsupported,
-            config_.what_ + ": " + field + " = " + Shortened(value) + " is not supported (" + std::string(reason) + ")"};
+    return {ErrorCode::kUnsupported, config_.what_ + ": " + field + " = " + Shortened(value) + " is not supported (" +
+                                         std::string(reason) + ")"};
   }
   void Warn(const std::string& sentence) { config_.warnings_.push_back(config_.what_ + ": " + sentence); }
 
   Status CheckMethod() const {
     const auto type = json_.find("peft_type");
     if (type == json_.end() || !type->is_string()) return Bad("peft_type", "is missing or not a string");
-    if (*type != "LORA") return Refused("peft_type", *type, "only LORA");
+    if (*type != "LORA" && *type != kInt8PeftType) return Refused("peft_type", *type, "only LORA");
     return {};
   }
 
@@ -174,14 +174,16 @@ class PeftConfigReader {
     if (field == "rank_pattern") return ReadPatterns(field, &PeftConfigReader::ReadRank, config_.rank_pattern_);
     if (field == "alpha_pattern") return ReadPatterns(field, &PeftConfigReader::ReadAlpha, config_.alpha_pattern_);
     if (field == "target_modules") return ReadTargets(field, value);
-    if (field == "exclude_modules") return ReadNamesOrPattern(field, value, config_.exclude_names_, config_.exclude_pattern_);
+    if (field == "exclude_modules")
+      return ReadNamesOrPattern(field, value, config_.exclude_names_, config_.exclude_pattern_);
     if (field == "layers_to_transform") return ReadLayers(field, value);
     if (field == "layers_pattern") return ReadLayerPatterns(field, value);
     if (field == "init_lora_weights") return CheckInit(field, value);
     if (field == "alora_invocation_tokens") return ReadInvocation(field, value);
     if (field == "bias") return value == "none" || value.is_null() ? Status() : Refused(field, value, "trained biases");
     if (field == "task_type") {
-      if (!value.is_null() && value != "CAUSAL_LM") Warn("task_type " + Shortened(value) + " is run as a causal language model");
+      if (!value.is_null() && value != "CAUSAL_LM")
+        Warn("task_type " + Shortened(value) + " is run as a causal language model");
       return {};
     }
     if (!IsTrivial(value)) Warn("unknown field " + field + " = " + Shortened(value) + " is ignored");
@@ -198,7 +200,8 @@ class PeftConfigReader {
   template <class AnyJson>
   static std::optional<int64_t> Integer(const AnyJson& value) {
     if (!value.is_number_integer()) return std::nullopt;
-    if (value.is_number_unsigned() && value.template get<uint64_t>() > std::numeric_limits<int64_t>::max()) return std::nullopt;
+    if (value.is_number_unsigned() && value.template get<uint64_t>() > std::numeric_limits<int64_t>::max())
+      return std::nullopt;
     return value.template get<int64_t>();
   }
 
@@ -223,7 +226,8 @@ class PeftConfigReader {
   }
 
   template <class Value>
-  Status ReadPatterns(const std::string& field, Status (PeftConfigReader::*read)(const std::string&, const OrderedJson&, Value&) const,
+  Status ReadPatterns(const std::string& field,
+                      Status (PeftConfigReader::*read)(const std::string&, const OrderedJson&, Value&) const,
                       std::vector<std::pair<std::shared_ptr<const NamePattern>, Value>>& out) const {
     const OrderedJson& table = ordered_[field];
     if (table.is_null()) return {};
@@ -233,7 +237,8 @@ class PeftConfigReader {
       Value parsed{};
       PITH_RETURN_IF_ERROR((this->*read)(field + "['" + key + "']", value, parsed));
       // A key matches whole name parts at the end of a module name.
-      PITH_ASSIGN(auto pattern, NamePattern::Compile("(.*\\.)?(" + key + ")$", key, false, config_.what_ + ": " + field));
+      PITH_ASSIGN(auto pattern,
+                  NamePattern::Compile("(.*\\.)?(" + key + ")$", key, false, config_.what_ + ": " + field));
       out.emplace_back(std::move(pattern), parsed);
     }
     return {};
@@ -306,8 +311,9 @@ class PeftConfigReader {
     if (value.is_boolean() || value.is_null()) return {};
     if (!value.is_string()) return Bad(field, "is neither a boolean nor a string");
     if (std::ranges::count(kPlainInits, value.get<std::string>()) > 0) return {};
-    return Refused(field, value,
-                   "the factors are relative to changed base weights; save them with path_initial_model_for_weight_conversion");
+    return Refused(
+        field, value,
+        "the factors are relative to changed base weights; save them with path_initial_model_for_weight_conversion");
   }
 
   Status ReadInvocation(const std::string& field, const Json& value) {
@@ -316,7 +322,8 @@ class PeftConfigReader {
     if (value.size() > kMaxInvocation) return Bad(field, "has " + std::to_string(value.size()) + " tokens, too many");
     for (const Json& token : value) {
       const auto id = Integer(token);
-      if (!id || *id < 0 || *id > std::numeric_limits<int32_t>::max()) return Bad(field, "holds something that is not a token id");
+      if (!id || *id < 0 || *id > std::numeric_limits<int32_t>::max())
+        return Bad(field, "holds something that is not a token id");
       config_.invocation_.push_back(static_cast<int32_t>(*id));
     }
     return {};
@@ -327,8 +334,10 @@ class PeftConfigReader {
       return Bad("target_modules", "names no module");
     }
     const bool by_pattern = config_.all_linear_ || config_.target_pattern_ != nullptr;
-    if (by_pattern && !config_.layers_.empty()) return Bad("layers_to_transform", "needs target_modules to be a list of names");
-    if (!config_.layer_patterns_.empty() && config_.layers_.empty()) return Bad("layers_pattern", "needs layers_to_transform");
+    if (by_pattern && !config_.layers_.empty())
+      return Bad("layers_to_transform", "needs target_modules to be a list of names");
+    if (!config_.layer_patterns_.empty() && config_.layers_.empty())
+      return Bad("layers_pattern", "needs layers_to_transform");
     return {};
   }
 
@@ -350,12 +359,14 @@ namespace {
 // A name of a list matches a module with exactly this name or whose last parts are it.
 bool NamesModule(const std::vector<std::string>& names, const std::string& module) {
   return std::ranges::any_of(names, [&](const std::string& name) {
-    return module == name || (module.size() > name.size() && module.ends_with(name) && module[module.size() - name.size() - 1] == '.');
+    return module == name ||
+           (module.size() > name.size() && module.ends_with(name) && module[module.size() - name.size() - 1] == '.');
   });
 }
 
 template <class Pattern, class Value>
-Result<Value> FirstMatch(const std::vector<std::pair<Pattern, Value>>& table, const std::string& name, Value otherwise) {
+Result<Value> FirstMatch(const std::vector<std::pair<Pattern, Value>>& table, const std::string& name,
+                         Value otherwise) {
   for (const auto& [pattern, value] : table) {
     PITH_ASSIGN(const bool match, pattern->Match(name));
     if (match) return value;

@@ -24,7 +24,8 @@ class PeftConfig {
   // Whether a LoRA is declared on module `name` ("model.layers.0.self_attn.q_proj", "lm_head"). Fails, like the two
   // below, only when a regular expression of the file needs too much work.
   Result<bool> Targets(const std::string& name) const;
-  Result<int64_t> Rank(const std::string& name) const;  // r, or the first key of rank_pattern that matches the name's end
+  Result<int64_t> Rank(
+      const std::string& name) const;  // r, or the first key of rank_pattern that matches the name's end
   Result<double> Alpha(const std::string& name) const;  // likewise with lora_alpha and alpha_pattern
 
   // alpha / rank, with rsLoRA alpha / sqrt(rank).
@@ -42,7 +43,7 @@ class PeftConfig {
   Result<bool> LayerIsChosen(const std::string& name) const;
 
   std::string what_;
-  int64_t rank_ = 8;    // PEFT's defaults
+  int64_t rank_ = 8;  // PEFT's defaults
   double alpha_ = 8;
   bool rslora_ = false;
   std::vector<std::pair<Pattern, int64_t>> rank_pattern_;  // in the order of the file: the first match counts

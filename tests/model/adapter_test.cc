@@ -89,21 +89,25 @@ TEST_P(GoldenAdapter, DeltaWeightsEqualPeft) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Peft, GoldenAdapter,
-    ::testing::Values(GoldenCase{"qwen2_untied", "all", 14, 8, DType::kF32}, GoldenCase{"qwen2_untied", "all_bf16", 14, 8, DType::kBF16},
-                      GoldenCase{"qwen2_untied", "subset", 3, 8, DType::kBF16}, GoldenCase{"qwen2_untied", "rslora", 8, 8, DType::kBF16},
-                      GoldenCase{"qwen2_untied", "patterns", 14, 12, DType::kF32},
-                      GoldenCase{"qwen2_untied", "patterns_rslora", 4, 8, DType::kBF16},
-                      GoldenCase{"qwen2_untied", "lm_head", 3, 8, DType::kBF16}, GoldenCase{"llama", "all", 14, 8, DType::kBF16},
-                      GoldenCase{"qwen3", "all", 14, 8, DType::kBF16}),
-    [](const auto& test) { return std::string(test.param.model) + "_" + test.param.adapter; });
+INSTANTIATE_TEST_SUITE_P(Peft, GoldenAdapter,
+                         ::testing::Values(GoldenCase{"qwen2_untied", "all", 14, 8, DType::kF32},
+                                           GoldenCase{"qwen2_untied", "all_bf16", 14, 8, DType::kBF16},
+                                           GoldenCase{"qwen2_untied", "subset", 3, 8, DType::kBF16},
+                                           GoldenCase{"qwen2_untied", "rslora", 8, 8, DType::kBF16},
+                                           GoldenCase{"qwen2_untied", "patterns", 14, 12, DType::kF32},
+                                           GoldenCase{"qwen2_untied", "patterns_rslora", 4, 8, DType::kBF16},
+                                           GoldenCase{"qwen2_untied", "lm_head", 3, 8, DType::kBF16},
+                                           GoldenCase{"llama", "all", 14, 8, DType::kBF16},
+                                           GoldenCase{"qwen3", "all", 14, 8, DType::kBF16}),
+                         [](const auto& test) { return std::string(test.param.model) + "_" + test.param.adapter; });
 
 TEST(AdapterFile, PatternsFollowPeft) {
-  const auto adapter = AdapterFile::Open(GoldenPath("models/qwen2_untied/adapters/patterns"), GoldenConfig("qwen2_untied"));
+  const auto adapter =
+      AdapterFile::Open(GoldenPath("models/qwen2_untied/adapters/patterns"), GoldenConfig("qwen2_untied"));
   ASSERT_TRUE(adapter.ok()) << adapter.error().message;
   std::map<std::string, std::pair<int64_t, float>> found;
-  for (const LoraModule& module : (*adapter)->modules) found[LinearName(module.layer, module.kind)] = {module.rank, module.scaling};
+  for (const LoraModule& module : (*adapter)->modules)
+    found[LinearName(module.layer, module.kind)] = {module.rank, module.scaling};
   using Entry = std::pair<int64_t, float>;
   EXPECT_EQ(found["model.layers.0.self_attn.q_proj"], Entry(4, 16.0f / 4));
   EXPECT_EQ(found["model.layers.0.self_attn.v_proj"], Entry(8, 16.0f / 8));  // "_proj" must not match a part of a name
@@ -116,7 +120,8 @@ TEST(AdapterFile, PatternsFollowPeft) {
 }
 
 TEST(AdapterFile, HeadComesLast) {
-  const auto adapter = AdapterFile::Open(GoldenPath("models/qwen2_untied/adapters/lm_head"), GoldenConfig("qwen2_untied"));
+  const auto adapter =
+      AdapterFile::Open(GoldenPath("models/qwen2_untied/adapters/lm_head"), GoldenConfig("qwen2_untied"));
   ASSERT_TRUE(adapter.ok()) << adapter.error().message;
   const auto& modules = (*adapter)->modules;
   ASSERT_EQ(modules.size(), 3u);
@@ -143,7 +148,8 @@ TEST(AdapterFile, OtherModelIsRefused) {
   const auto adapter = AdapterFile::Open(GoldenPath("models/qwen2_untied/adapters/all"), GoldenConfig("qwen2_tied"));
   ASSERT_FALSE(adapter.ok());
   EXPECT_EQ(adapter.error().code, ErrorCode::kMismatch);
-  EXPECT_NE(adapter.error().message.find("lora_A.weight' has shape [8, 32]"), std::string::npos) << adapter.error().message;
+  EXPECT_NE(adapter.error().message.find("lora_A.weight' has shape [8, 32]"), std::string::npos)
+      << adapter.error().message;
 }
 
 // ---- Adapters made here, so that they can be broken
@@ -180,12 +186,19 @@ ModelConfig Tiny() {
   return config;
 }
 
-std::string Tensor0(const std::string& factor) { return "base_model.model.model.layers.0.self_attn.q_proj." + factor; }
+const std::string kBase = "base_model.model.";
+
+// Name of a factor of q in layer 0.
+std::string Tensor0(const std::string& factor) { return kBase + "model.layers.0.self_attn.q_proj." + factor; }
 
 // A valid rank-2 adapter on q and v of both layers, to be changed.
 struct TestAdapter {
   std::map<std::string, Entry> tensors;
-  Json config = {{"peft_type", "LORA"}, {"task_type", "CAUSAL_LM"}, {"r", 2}, {"lora_alpha", 4}, {"target_modules", {"q_proj", "v_proj"}}};
+  Json config = {{"peft_type", "LORA"},
+                 {"task_type", "CAUSAL_LM"},
+                 {"r", 2},
+                 {"lora_alpha", 4},
+                 {"target_modules", {"q_proj", "v_proj"}}};
 
   TestAdapter() {
     for (const std::string layer : {"0", "1"}) {
@@ -269,102 +282,143 @@ TEST_P(BrokenAdapter, IsATypedError) {
 const float kNan = std::numeric_limits<float>::quiet_NaN();
 const float kInfinity = std::numeric_limits<float>::infinity();
 
-INSTANTIATE_TEST_SUITE_P(
-    Tensors, BrokenAdapter,
-    ::testing::Values(
-        BrokenCase{"WrapperPrefix", ErrorCode::kMismatch, "language_model.layers.0",
-                   [](TestAdapter& a) { a.Rename(Tensor0("lora_A.weight"), "base_model.model.model.language_model.layers.0.self_attn.q_proj.lora_A.weight"); }},
-        BrokenCase{"NoPrefix", ErrorCode::kMismatch, "'model.layers.0.self_attn.q_proj.lora_A.weight' names no linear",
-                   [](TestAdapter& a) { a.Rename(Tensor0("lora_A.weight"), "model.layers.0.self_attn.q_proj.lora_A.weight"); }},
-        BrokenCase{"LayerBeyondModel", ErrorCode::kMismatch, "layers.2.self_attn.q_proj.lora_A.weight' names a layer",
-                   [](TestAdapter& a) { a.Rename(Tensor0("lora_A.weight"), "base_model.model.model.layers.2.self_attn.q_proj.lora_A.weight"); }},
-        BrokenCase{"LayerBeyondInt64", ErrorCode::kMismatch, "layers.99999999999999999999",
-                   [](TestAdapter& a) { a.Rename(Tensor0("lora_A.weight"), "base_model.model.model.layers.99999999999999999999.self_attn.q_proj.lora_A.weight"); }},
-        BrokenCase{"LayerNegative", ErrorCode::kMismatch, "layers.-1",
-                   [](TestAdapter& a) { a.Rename(Tensor0("lora_A.weight"), "base_model.model.model.layers.-1.self_attn.q_proj.lora_A.weight"); }},
-        BrokenCase{"LayerWithZeros", ErrorCode::kMismatch, "layers.00",
-                   [](TestAdapter& a) { a.tensors["base_model.model.model.layers.00.self_attn.q_proj.lora_A.weight"] = F32Entry({2, 8}, 1); }},
-        BrokenCase{"WrongParent", ErrorCode::kMismatch, "mlp.q_proj",
-                   [](TestAdapter& a) { a.Rename(Tensor0("lora_A.weight"), "base_model.model.model.layers.0.mlp.q_proj.lora_A.weight"); }},
-        BrokenCase{"Embedding", ErrorCode::kUnsupported, "adapts the embedding",
-                   [](TestAdapter& a) { a.tensors["base_model.model.model.embed_tokens.lora_embedding_A"] = F32Entry({2, 20}, 1); }},
-        BrokenCase{"FullHead", ErrorCode::kUnsupported, "'base_model.model.lm_head.weight' is a full copy",
-                   [](TestAdapter& a) { a.tensors["base_model.model.lm_head.weight"] = F32Entry({20, 8}, 1); }},
-        BrokenCase{"FullHeadOfTargetedHead", ErrorCode::kUnsupported, "'base_model.model.lm_head.base_layer.weight' is a full copy",
-                   [](TestAdapter& a) { a.tensors["base_model.model.lm_head.base_layer.weight"] = F32Entry({20, 8}, 1); }},
-        BrokenCase{"ModulesToSaveTensor", ErrorCode::kUnsupported, "is a full copy",
-                   [](TestAdapter& a) { a.tensors["base_model.model.model.norm.modules_to_save.default.weight"] = F32Entry({8}, 1); }},
-        BrokenCase{"RopeFrequencies", ErrorCode::kUnsupported, "rope_freqs.weight",
-                   [](TestAdapter& a) { a.tensors["rope_freqs.weight"] = F32Entry({2}, 1); }},
-        BrokenCase{"Magnitude", ErrorCode::kUnsupported, "belongs to DoRA",
-                   [](TestAdapter& a) { a.tensors[Tensor0("lora_magnitude_vector")] = F32Entry({8}, 1); }},
-        BrokenCase{"FactorBias", ErrorCode::kUnsupported, "is a bias",
-                   [](TestAdapter& a) { a.tensors[Tensor0("lora_B.bias")] = F32Entry({8}, 1); }},
-        BrokenCase{"BaseBias", ErrorCode::kUnsupported, "q_proj.bias' is not a LoRA factor",
-                   [](TestAdapter& a) { a.tensors[Tensor0("bias")] = F32Entry({8}, 1); }},
-        BrokenCase{"UnknownFactor", ErrorCode::kUnsupported, "lora_C.weight",
-                   [](TestAdapter& a) { a.tensors[Tensor0("lora_C.weight")] = F32Entry({8}, 1); }},
-        BrokenCase{"MissingA", ErrorCode::kMismatch, "'model.layers.0.self_attn.q_proj' has no tensor lora_A",
-                   [](TestAdapter& a) { a.tensors.erase(Tensor0("lora_A.weight")); }},
-        BrokenCase{"MissingB", ErrorCode::kMismatch, "'model.layers.0.self_attn.q_proj' has no tensor lora_B",
-                   [](TestAdapter& a) { a.tensors.erase(Tensor0("lora_B.weight")); }},
-        BrokenCase{"MissingModule", ErrorCode::kMismatch, "'model.layers.0.self_attn.q_proj' is declared by target_modules but has no tensors",
-                   [](TestAdapter& a) {
-                     a.tensors.erase(Tensor0("lora_A.weight"));
-                     a.tensors.erase(Tensor0("lora_B.weight"));
-                   }},
-        BrokenCase{"NoTensors", ErrorCode::kMismatch, "has no tensors", [](TestAdapter& a) { a.tensors.clear(); }},
-        BrokenCase{"UndeclaredModule", ErrorCode::kMismatch, "'model.layers.0.self_attn.v_proj' has tensors but is not declared",
-                   [](TestAdapter& a) { a.config["target_modules"] = {"q_proj"}; }},
-        BrokenCase{"ExcludedModule", ErrorCode::kMismatch, "'model.layers.1.self_attn.v_proj' has tensors but is not declared",
-                   [](TestAdapter& a) { a.config["exclude_modules"] = {"1.self_attn.v_proj"}; }},
-        BrokenCase{"LayersToTransform", ErrorCode::kMismatch, "'model.layers.1.self_attn.q_proj' has tensors but is not declared",
-                   [](TestAdapter& a) { a.config["layers_to_transform"] = {0}; }},
-        BrokenCase{"UnknownTarget", ErrorCode::kMismatch, "'c_attn' is no linear",
-                   [](TestAdapter& a) { a.config["target_modules"] = {"q_proj", "v_proj", "c_attn"}; }},
-        BrokenCase{"PatternWithoutMatch", ErrorCode::kMismatch, "has tensors but is not declared",
-                   [](TestAdapter& a) { a.config["target_modules"] = "(q|v)_proj"; }},  // must match the whole name
-        BrokenCase{"WrongIn", ErrorCode::kMismatch, "lora_A.weight' has shape [2, 9], not [2, 8]",
-                   [](TestAdapter& a) { a.tensors[Tensor0("lora_A.weight")] = F32Entry({2, 9}, 1); }},
-        BrokenCase{"WrongOut", ErrorCode::kMismatch, "lora_B.weight' has shape [7, 2], not [8, 2]",
-                   [](TestAdapter& a) { a.tensors[Tensor0("lora_B.weight")] = F32Entry({7, 2}, 1); }},
-        BrokenCase{"Transposed", ErrorCode::kMismatch, "has shape [8, 2], not [2, 8]",
-                   [](TestAdapter& a) { a.tensors[Tensor0("lora_A.weight")] = F32Entry({8, 2}, 1); }},
-        BrokenCase{"ThreeDimensions", ErrorCode::kMismatch, "has shape [2, 8, 1]",
-                   [](TestAdapter& a) { a.tensors[Tensor0("lora_A.weight")] = F32Entry({2, 8, 1}, 1); }},
-        BrokenCase{"RankDiffersFromConfig", ErrorCode::kMismatch, "has shape [2, 8], not [4, 8]", [](TestAdapter& a) { a.config["r"] = 4; }},
-        BrokenCase{"RankPatternDiffers", ErrorCode::kMismatch, "layers.1.self_attn.v_proj.lora_A.weight' has shape [2, 8], not [3, 8]",
-                   [](TestAdapter& a) { a.config["rank_pattern"] = {{"1\\.self_attn\\.v_proj", 3}}; }},
-        BrokenCase{"NotANumber", ErrorCode::kNumeric, "lora_A.weight' holds NaN",
-                   [](TestAdapter& a) { a.tensors[Tensor0("lora_A.weight")] = F32Entry({2, 8}, kNan); }},
-        BrokenCase{"Infinite", ErrorCode::kNumeric, "lora_B.weight' holds NaN or infinity",
-                   [](TestAdapter& a) { a.tensors[Tensor0("lora_B.weight")] = F32Entry({8, 2}, -kInfinity); }},
-        BrokenCase{"WrongType", ErrorCode::kUnsupported, "has type I32",
-                   [](TestAdapter& a) { a.tensors[Tensor0("lora_A.weight")].type = DType::kI32; }},
-        BrokenCase{"Int8WithoutScale", ErrorCode::kMismatch, "has no weight_scale",
-                   [](TestAdapter& a) { a.tensors[Tensor0("lora_A.weight")] = I8Entry({2, 8}); }},
-        BrokenCase{"ScaleWithoutInt8", ErrorCode::kMismatch, "is a scale of a tensor that is not I8",
-                   [](TestAdapter& a) { a.tensors[Tensor0("lora_A.weight_scale")] = F32Entry({2}, 1); }},
-        BrokenCase{"Int8WrongScales", ErrorCode::kMismatch, "lora_A.weight_scale' is not F32 with one scale",
-                   [](TestAdapter& a) {
-                     a.tensors[Tensor0("lora_A.weight")] = I8Entry({2, 8});
-                     a.tensors[Tensor0("lora_A.weight_scale")] = F32Entry({8}, 1);
-                   }},
-        BrokenCase{"Int8NanScale", ErrorCode::kNumeric, "lora_A.weight_scale' holds NaN",
-                   [](TestAdapter& a) {
-                     a.tensors[Tensor0("lora_A.weight")] = I8Entry({2, 8});
-                     a.tensors[Tensor0("lora_A.weight_scale")] = F32Entry({2}, kNan);
-                   }},
-        BrokenCase{"HalfInt8", ErrorCode::kMismatch, "must both be I8",
-                   [](TestAdapter& a) {
-                     a.tensors[Tensor0("lora_A.weight")] = I8Entry({2, 8});
-                     a.tensors[Tensor0("lora_A.weight_scale")] = F32Entry({2}, 1);
-                   }},
-        BrokenCase{"InvocationOutsideVocabulary", ErrorCode::kMismatch, "20 is outside the vocabulary",
-                   [](TestAdapter& a) { a.config["alora_invocation_tokens"] = {1, 20}; }},
-        BrokenCase{"ModulesToSaveField", ErrorCode::kUnsupported, "modules_to_save",
-                   [](TestAdapter& a) { a.config["modules_to_save"] = {"lm_head"}; }}),
-    [](const auto& test) { return std::string(test.param.name); });
+std::vector<BrokenCase> BrokenCases() {
+  return {
+      {"WrapperPrefix", ErrorCode::kMismatch, "language_model.layers.0",
+       [](TestAdapter& a) {
+         a.Rename(Tensor0("lora_A.weight"), kBase + "model.language_model.layers.0.self_attn.q_proj.lora_A.weight");
+       }},
+      {"NoPrefix", ErrorCode::kMismatch, "'model.layers.0.self_attn.q_proj.lora_A.weight' names no linear",
+       [](TestAdapter& a) { a.Rename(Tensor0("lora_A.weight"), "model.layers.0.self_attn.q_proj.lora_A.weight"); }},
+      {"LayerBeyondModel", ErrorCode::kMismatch, "layers.2.self_attn.q_proj.lora_A.weight' names a layer",
+       [](TestAdapter& a) {
+         a.Rename(Tensor0("lora_A.weight"), kBase + "model.layers.2.self_attn.q_proj.lora_A.weight");
+       }},
+      {"LayerBeyondInt64", ErrorCode::kMismatch, "layers.99999999999999999999",
+       [](TestAdapter& a) {
+         a.Rename(Tensor0("lora_A.weight"), kBase + "model.layers.99999999999999999999.self_attn.q_proj.lora_A.weight");
+       }},
+      {"LayerNegative", ErrorCode::kMismatch, "layers.-1",
+       [](TestAdapter& a) {
+         a.Rename(Tensor0("lora_A.weight"), kBase + "model.layers.-1.self_attn.q_proj.lora_A.weight");
+       }},
+      {"LayerWithZeros", ErrorCode::kMismatch, "layers.00",
+       [](TestAdapter& a) {
+         a.tensors[kBase + "model.layers.00.self_attn.q_proj.lora_A.weight"] = F32Entry({2, 8}, 1);
+       }},
+      {"WrongParent", ErrorCode::kMismatch, "mlp.q_proj",
+       [](TestAdapter& a) { a.Rename(Tensor0("lora_A.weight"), kBase + "model.layers.0.mlp.q_proj.lora_A.weight"); }},
+      {"Embedding", ErrorCode::kUnsupported, "adapts the embedding",
+       [](TestAdapter& a) {
+         a.tensors[kBase + "model.embed_tokens.lora_embedding_A"] = F32Entry({2, 20}, 1);
+       }},
+      {"FullHead", ErrorCode::kUnsupported, "'base_model.model.lm_head.weight' is a full copy",
+       [](TestAdapter& a) {
+         a.tensors[kBase + "lm_head.weight"] = F32Entry({20, 8}, 1);
+       }},
+      {"FullHeadOfTargetedHead", ErrorCode::kUnsupported, "'base_model.model.lm_head.base_layer.weight' is a full copy",
+       [](TestAdapter& a) {
+         a.tensors[kBase + "lm_head.base_layer.weight"] = F32Entry({20, 8}, 1);
+       }},
+      {"ModulesToSaveTensor", ErrorCode::kUnsupported, "is a full copy",
+       [](TestAdapter& a) { a.tensors[kBase + "model.norm.modules_to_save.default.weight"] = F32Entry({8}, 1); }},
+      {"RopeFrequencies", ErrorCode::kUnsupported, "rope_freqs.weight",
+       [](TestAdapter& a) { a.tensors["rope_freqs.weight"] = F32Entry({2}, 1); }},
+      {"Magnitude", ErrorCode::kUnsupported, "belongs to DoRA",
+       [](TestAdapter& a) { a.tensors[Tensor0("lora_magnitude_vector")] = F32Entry({8}, 1); }},
+      {"FactorBias", ErrorCode::kUnsupported, "is a bias",
+       [](TestAdapter& a) { a.tensors[Tensor0("lora_B.bias")] = F32Entry({8}, 1); }},
+      {"BaseBias", ErrorCode::kUnsupported, "q_proj.bias' is not a LoRA factor",
+       [](TestAdapter& a) { a.tensors[Tensor0("bias")] = F32Entry({8}, 1); }},
+      {"UnknownFactor", ErrorCode::kUnsupported, "lora_C.weight",
+       [](TestAdapter& a) { a.tensors[Tensor0("lora_C.weight")] = F32Entry({8}, 1); }},
+      {"MissingA", ErrorCode::kMismatch, "'model.layers.0.self_attn.q_proj' has no tensor lora_A",
+       [](TestAdapter& a) { a.tensors.erase(Tensor0("lora_A.weight")); }},
+      {"MissingB", ErrorCode::kMismatch, "'model.layers.0.self_attn.q_proj' has no tensor lora_B",
+       [](TestAdapter& a) { a.tensors.erase(Tensor0("lora_B.weight")); }},
+      {"MissingModule", ErrorCode::kMismatch,
+       "'model.layers.0.self_attn.q_proj' is declared by target_modules but has no tensors",
+       [](TestAdapter& a) {
+         a.tensors.erase(Tensor0("lora_A.weight"));
+         a.tensors.erase(Tensor0("lora_B.weight"));
+       }},
+      {"NoTensors", ErrorCode::kMismatch, "has no tensors", [](TestAdapter& a) { a.tensors.clear(); }},
+      {"UndeclaredModule", ErrorCode::kMismatch, "'model.layers.0.self_attn.v_proj' has tensors but is not declared",
+       [](TestAdapter& a) { a.config["target_modules"] = {"q_proj"}; }},
+      {"ExcludedModule", ErrorCode::kMismatch, "'model.layers.1.self_attn.v_proj' has tensors but is not declared",
+       [](TestAdapter& a) { a.config["exclude_modules"] = {"1.self_attn.v_proj"}; }},
+      {"LayersToTransform", ErrorCode::kMismatch, "'model.layers.1.self_attn.q_proj' has tensors but is not declared",
+       [](TestAdapter& a) { a.config["layers_to_transform"] = {0}; }},
+      {"UnknownTarget", ErrorCode::kMismatch, "'c_attn' is no linear",
+       [](TestAdapter& a) {
+         a.config["target_modules"] = {"q_proj", "v_proj", "c_attn"};
+       }},
+      {"PatternWithoutMatch", ErrorCode::kMismatch, "has tensors but is not declared",
+       [](TestAdapter& a) { a.config["target_modules"] = "(q|v)_proj"; }},  // must match the whole name
+      {"WrongIn", ErrorCode::kMismatch, "lora_A.weight' has shape [2, 9], not [2, 8]",
+       [](TestAdapter& a) {
+         a.tensors[Tensor0("lora_A.weight")] = F32Entry({2, 9}, 1);
+       }},
+      {"WrongOut", ErrorCode::kMismatch, "lora_B.weight' has shape [7, 2], not [8, 2]",
+       [](TestAdapter& a) {
+         a.tensors[Tensor0("lora_B.weight")] = F32Entry({7, 2}, 1);
+       }},
+      {"Transposed", ErrorCode::kMismatch, "has shape [8, 2], not [2, 8]",
+       [](TestAdapter& a) {
+         a.tensors[Tensor0("lora_A.weight")] = F32Entry({8, 2}, 1);
+       }},
+      {"ThreeDimensions", ErrorCode::kMismatch, "has shape [2, 8, 1]",
+       [](TestAdapter& a) {
+         a.tensors[Tensor0("lora_A.weight")] = F32Entry({2, 8, 1}, 1);
+       }},
+      {"RankDiffersFromConfig", ErrorCode::kMismatch, "has shape [2, 8], not [4, 8]",
+       [](TestAdapter& a) { a.config["r"] = 4; }},
+      {"RankPatternDiffers", ErrorCode::kMismatch,
+       "layers.1.self_attn.v_proj.lora_A.weight' has shape [2, 8], not [3, 8]",
+       [](TestAdapter& a) {
+         a.config["rank_pattern"] = {{"1\\.self_attn\\.v_proj", 3}};
+       }},
+      {"NotANumber", ErrorCode::kNumeric, "lora_A.weight' holds NaN",
+       [](TestAdapter& a) {
+         a.tensors[Tensor0("lora_A.weight")] = F32Entry({2, 8}, kNan);
+       }},
+      {"Infinite", ErrorCode::kNumeric, "lora_B.weight' holds NaN or infinity",
+       [](TestAdapter& a) {
+         a.tensors[Tensor0("lora_B.weight")] = F32Entry({8, 2}, -kInfinity);
+       }},
+      {"WrongType", ErrorCode::kUnsupported, "has type I32",
+       [](TestAdapter& a) { a.tensors[Tensor0("lora_A.weight")].type = DType::kI32; }},
+      {"Int8WithoutScale", ErrorCode::kMismatch, "has no weight_scale",
+       [](TestAdapter& a) {
+         a.tensors[Tensor0("lora_A.weight")] = I8Entry({2, 8});
+       }},
+      {"ScaleWithoutInt8", ErrorCode::kMismatch, "is a scale of a tensor that is not I8",
+       [](TestAdapter& a) { a.tensors[Tensor0("lora_A.weight_scale")] = F32Entry({2}, 1); }},
+      {"Int8WrongScales", ErrorCode::kMismatch, "lora_A.weight_scale' is not F32 with one scale",
+       [](TestAdapter& a) {
+         a.tensors[Tensor0("lora_A.weight")] = I8Entry({2, 8});
+         a.tensors[Tensor0("lora_A.weight_scale")] = F32Entry({8}, 1);
+       }},
+      {"Int8NanScale", ErrorCode::kNumeric, "lora_A.weight_scale' holds NaN",
+       [](TestAdapter& a) {
+         a.tensors[Tensor0("lora_A.weight")] = I8Entry({2, 8});
+         a.tensors[Tensor0("lora_A.weight_scale")] = F32Entry({2}, kNan);
+       }},
+      {"HalfInt8", ErrorCode::kMismatch, "must both be I8",
+       [](TestAdapter& a) {
+         a.tensors[Tensor0("lora_A.weight")] = I8Entry({2, 8});
+         a.tensors[Tensor0("lora_A.weight_scale")] = F32Entry({2}, 1);
+       }},
+      {"InvocationOutsideVocabulary", ErrorCode::kMismatch, "20 is outside the vocabulary",
+       [](TestAdapter& a) {
+         a.config["alora_invocation_tokens"] = {1, 20};
+       }},
+      {"ModulesToSaveField", ErrorCode::kUnsupported, "modules_to_save",
+       [](TestAdapter& a) { a.config["modules_to_save"] = {"lm_head"}; }}};
+}
+
+INSTANTIATE_TEST_SUITE_P(Tensors, BrokenAdapter, ::testing::ValuesIn(BrokenCases()),
+                         [](const auto& test) { return std::string(test.param.name); });
 
 TEST(AdapterFile, MissingFilesAreNamed) {
   const auto missing = AdapterFile::Open(TempDir() + "/none", Tiny());

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -63,7 +64,8 @@ std::vector<float> Values(const Tensor& tensor, const Tensor& scale) {
   std::memcpy(scales.data(), scale.data.data(), scale.data.size());
   std::vector<float> values;
   for (size_t i = 0; i < tensor.data.size(); ++i) {
-    values.push_back(static_cast<float>(static_cast<int8_t>(tensor.data[i])) * scales[i / static_cast<size_t>(tensor.shape[1])]);
+    values.push_back(static_cast<float>(static_cast<int8_t>(tensor.data[i])) *
+                     scales[i / static_cast<size_t>(tensor.shape[1])]);
   }
   return values;
 }
@@ -80,7 +82,8 @@ void ExpectRoundTrip(Numbers& numbers, const AdapterWriteOptions& options) {
   for (const LoraWeights& expected : numbers.modules()) {
     const LoraModule* found = nullptr;
     for (const LoraModule& module : (*file)->modules) {
-      if (module.kind == expected.kind && (module.layer == expected.layer || module.kind == LinearKind::kLmHead)) found = &module;
+      if (module.kind == expected.kind && (module.layer == expected.layer || module.kind == LinearKind::kLmHead))
+        found = &module;
     }
     ASSERT_NE(found, nullptr);
     EXPECT_EQ(found->rank, expected.rank);
@@ -110,7 +113,8 @@ TEST(WriteAdapter, RoundTripsInEveryStorage) {
   for (const auto storage : {AdapterStorage::kF32, AdapterStorage::kBF16, AdapterStorage::kInt8}) {
     Numbers uniform;
     for (const int64_t layer : {0, 1}) {
-      for (const auto kind : {LinearKind::kQ, LinearKind::kK, LinearKind::kV, LinearKind::kO, LinearKind::kGate, LinearKind::kUp, LinearKind::kDown}) {
+      for (const auto kind : {LinearKind::kQ, LinearKind::kK, LinearKind::kV, LinearKind::kO, LinearKind::kGate,
+                              LinearKind::kUp, LinearKind::kDown}) {
         uniform.Add(layer, kind, 4, 8);
       }
     }
@@ -121,7 +125,9 @@ TEST(WriteAdapter, RoundTripsInEveryStorage) {
     mixed.Add(0, LinearKind::kQ, 256, 64);
     mixed.Add(1, LinearKind::kQ, 1, 1.5);
     mixed.Add(-1, LinearKind::kLmHead, 2, 7);
-    ExpectRoundTrip(mixed, {.storage = storage, .rslora = true, .dropout = 0.05, .base_model = "some/model", .invocation = {3, 19}});
+    ExpectRoundTrip(
+        mixed,
+        {.storage = storage, .rslora = true, .dropout = 0.05, .base_model = "some/model", .invocation = {3, 19}});
   }
 }
 
@@ -139,6 +145,51 @@ TEST(WriteAdapter, ShortNamesWhenWholeLayersAreAdapted) {
   EXPECT_EQ((*json)["lora_alpha"], 4);
 }
 
+TEST(WriteAdapter, Bf16BytesEqualPeft) {
+  // The golden adapters `all` and `all_bf16` hold the same numbers; PEFT wrote both.
+  const std::string root = testing::GoldenPath("models/qwen2_untied/");
+  const auto config = ParseHfConfig(testing::ReadFile(root + "config.json"), "config.json");
+  ASSERT_TRUE(config.ok());
+  const auto source = AdapterFile::Open(root + "adapters/all", *config);
+  const auto expected = AdapterFile::Open(root + "adapters/all_bf16", *config);
+  ASSERT_TRUE(source.ok() && expected.ok());
+  std::vector<std::vector<float>> values;
+  std::vector<LoraWeights> modules;
+  for (const LoraModule& module : (*source)->modules) {
+    values.push_back(Values(module.a, {}));
+    values.push_back(Values(module.b, {}));
+    modules.push_back({module.layer, module.kind, module.rank, 16, {}, {}});
+  }
+  for (size_t i = 0; i < modules.size(); ++i) {
+    modules[i].a = values[2 * i];
+    modules[i].b = values[2 * i + 1];
+  }
+  const std::string dir = testing::TempDir();
+  ASSERT_TRUE(WriteAdapter(dir, *config, modules, {}).ok());
+  const auto written = AdapterFile::Open(dir, *config);
+  ASSERT_TRUE(written.ok()) << written.error().message;
+  ASSERT_EQ((*written)->modules.size(), (*expected)->modules.size());
+  for (size_t i = 0; i < modules.size(); ++i) {
+    const LoraModule& ours = (*written)->modules[i];
+    const LoraModule& theirs = (*expected)->modules[i];
+    EXPECT_EQ(ours.scaling, theirs.scaling);
+    EXPECT_TRUE(std::ranges::equal(ours.a.data, theirs.a.data)) << ours.a.name;
+    EXPECT_TRUE(std::ranges::equal(ours.b.data, theirs.b.data)) << ours.b.name;
+  }
+}
+
+TEST(WriteAdapter, OtherToolsRefuseInt8) {
+  Numbers numbers;
+  numbers.Add(0, LinearKind::kQ, 2, 4);
+  for (const auto storage : {AdapterStorage::kF32, AdapterStorage::kBF16, AdapterStorage::kInt8}) {
+    const std::string dir = testing::TempDir();
+    ASSERT_TRUE(WriteAdapter(dir, Tiny(), numbers.modules(), {.storage = storage}).ok());
+    const auto json = ReadJsonFile(dir + "/adapter_config.json");
+    ASSERT_TRUE(json.ok());
+    EXPECT_EQ((*json)["peft_type"] == "LORA", storage != AdapterStorage::kInt8);
+  }
+}
+
 TEST(WriteAdapter, ZeroAndTinyRowsInInt8) {
   Numbers numbers;
   numbers.Add(0, LinearKind::kQ, 2, 4);
@@ -152,7 +203,8 @@ TEST(WriteAdapter, ZeroAndTinyRowsInInt8) {
 }
 
 TEST(WriteAdapter, RefusesWhatCannotBeAnAdapter) {
-  const auto refuse = [](std::vector<LoraWeights> modules, const AdapterWriteOptions& options, const std::string& message) {
+  const auto refuse = [](std::vector<LoraWeights> modules, const AdapterWriteOptions& options,
+                         const std::string& message) {
     const std::string dir = testing::TempDir() + "/adapter";
     const Status status = WriteAdapter(dir, Tiny(), modules, options);
     ASSERT_FALSE(status.ok()) << message;

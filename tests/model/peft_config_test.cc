@@ -102,16 +102,18 @@ TEST(PeftConfig, MalformedFieldsAreNamed) {
     EXPECT_EQ(config.error().code, ErrorCode::kMalformed) << field << " = " << value;
     EXPECT_NE(config.error().message.find(field), std::string::npos) << config.error().message;
   }
-  for (const char* text : {"", "[]", "3", "{", "{\"r\":1e999}", "{}"}) EXPECT_FALSE(PeftConfig::Parse(text, "x").ok()) << text;
+  for (const char* text : {"", "[]", "3", "{", "{\"r\":1e999}", "{}"})
+    EXPECT_FALSE(PeftConfig::Parse(text, "x").ok()) << text;
   EXPECT_FALSE(PeftConfig::Parse(std::string(100000, '['), "x").ok());
   EXPECT_FALSE(ParseWith("target_modules", std::string(100000, 'a')).ok());
 }
 
 TEST(PeftConfig, DefaultsAndHarmlessFieldsPassSilently) {
   OrderedJson json = Base();
-  for (const char* field : {"modules_to_save", "layer_replication", "megatron_config", "trainable_token_indices", "exclude_modules",
-                            "layers_to_transform", "layers_pattern", "alora_invocation_tokens", "arrow_config", "target_parameters",
-                            "corda_config", "eva_config", "auto_mapping", "revision", "use_rslora", "rank_pattern"}) {
+  for (const char* field :
+       {"modules_to_save", "layer_replication", "megatron_config", "trainable_token_indices", "exclude_modules",
+        "layers_to_transform", "layers_pattern", "alora_invocation_tokens", "arrow_config", "target_parameters",
+        "corda_config", "eva_config", "auto_mapping", "revision", "use_rslora", "rank_pattern"}) {
     json[field] = nullptr;
   }
   json["alpha_pattern"] = OrderedJson::object();
@@ -158,7 +160,8 @@ TEST(PeftConfig, Scaling) {
 
 TEST(PeftConfig, FirstMatchingPatternCounts) {
   // Not in alphabetic order: the order of the file decides.
-  const auto config = ParseWith("alpha_pattern", {{"layers\\.1\\..*", 3}, {"q_proj", 5}, {"a|layers.0.self_attn.v_proj", 7}});
+  const auto config =
+      ParseWith("alpha_pattern", {{"layers\\.1\\..*", 3}, {"q_proj", 5}, {"a|layers.0.self_attn.v_proj", 7}});
   ASSERT_TRUE(config.ok()) << config.error().message;
   EXPECT_EQ(*config->Alpha("model.layers.1.self_attn.q_proj"), 3);
   EXPECT_EQ(*config->Alpha("model.layers.0.self_attn.q_proj"), 5);
