@@ -10,6 +10,16 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_L
   target_compile_options(pith_options INTERFACE -Wno-restrict)
 endif()
 
+# Fuzzing needs every library instrumented (fuzz/CMakeLists.txt).
+if(PITH_FUZZ)
+  if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    message(FATAL_ERROR "PITH_FUZZ needs clang: -DCMAKE_CXX_COMPILER=clang++-14")
+  endif()
+  target_compile_options(pith_options INTERFACE -g -fno-omit-frame-pointer -fno-sanitize-recover=all
+                         -fsanitize=fuzzer-no-link,address,undefined)
+  target_link_options(pith_options INTERFACE -fsanitize=address,undefined)
+endif()
+
 # pith_library(room SOURCES a.cc ... DEPS target ...): the static library pith_<room> of one folder of src/.
 function(pith_library room)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
