@@ -1,6 +1,7 @@
 #include "engine/sampler.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -90,20 +91,49 @@ void Sampler::Filter(std::span<const float> logits, float largest) {
   }
   if (params_.top_p < 1.0) KeepTopP(total, largest);
   if (params_.min_p > 0.0) {
-    std::erase_if(kept_, [&](const Candidate& c) { return Weight(c.value, largest, inverse) < params_.min_p; });
+    ComputeWeights(largest);
+    size_t count = 0;
+    for (size_t i = 0; i < kept_.size(); ++i) {
+      if (static_cast<double>(weights_[i]) >= params_.min_p) kept_[count++] = kept_[i];
+    }
+    kept_.resize(count);
   }
-  std::sort(kept_.begin(), kept_.end(), [](const Candidate& a, const Candidate& b) { return a.index < b.index; });
-  weights_.clear();
-  for (const Candidate& c : kept_) weights_.push_back(Weight(c.value, largest, inverse));
+  ComputeWeights(largest);
 }
 
-// Shortens kept_ to the shortest prefix, in the order `Before`, that has at least top_p of `total` (at least one token).
-// Halves the range that holds the cut, so that only the part around it is ever sorted.
+void Sampler::ComputeWeights(float largest) {
+  weights_.resize(kept_.size());
+  for (size_t i = 0; i < kept_.size(); ++i) weights_[i] = kept_[i].value;
+  const int64_t n = static_cast<int64_t>(kept_.size());
+  ExpRow(weights_.data(), n, largest, InverseTemperature(params_), weights_.data());
+}
+
+// Reduces kept_ (index order, largest included) to the shortest prefix, in the order `Before`, that has at least top_p of `total`,
+// at least one token. A histogram over the values finds the bucket of the cut, halving the place in it, so that only a few tokens
+// around the cut are ever sorted.
 void Sampler::KeepTopP(double total, float largest) {
-  const double inverse = InverseTemperature(params_);
+  constexpr size_t kBuckets = 1024;
   const double target = params_.top_p * total;
-  auto low = kept_.begin(), high = kept_.end();
-  double mass = 0.0;  // of [begin, low)
+  ComputeWeights(largest);
+  float smallest = largest;
+  for (const Candidate& c : kept_) smallest = std::min(smallest, c.value);
+  const float scale = largest > smallest ? std::min(static_cast<float>(kBuckets) / (largest - smallest), 1e30f) : 0.0f;
+  const auto bucket_of = [&](float value) {  // never falls as value falls; differences beyond float go to the last bucket
+    const float place = (largest - value) * scale;
+    return place < static_cast<float>(kBuckets - 1) ? static_cast<size_t>(place) : kBuckets - 1;
+  };
+  std::array<double, kBuckets> masses = {};
+  for (size_t i = 0; i < kept_.size(); ++i) masses[bucket_of(kept_[i].value)] += static_cast<double>(weights_[i]);
+  size_t cut_bucket = 0;
+  double mass = 0.0;  // of the buckets before
+  while (cut_bucket + 1 < kBuckets && mass + masses[cut_bucket] < target) mass += masses[cut_bucket++];
+
+  bucket_.clear();
+  for (const Candidate& c : kept_) {
+    if (bucket_of(c.value) == cut_bucket) bucket_.push_back(c);
+  }
+  const double inverse = InverseTemperature(params_);
+  auto low = bucket_.begin(), high = bucket_.end();
   while (high - low > 32) {
     const auto middle = low + (high - low) / 2;
     std::nth_element(low, middle, high, Before);
@@ -118,8 +148,14 @@ void Sampler::KeepTopP(double total, float largest) {
   }
   std::sort(low, high, Before);
   while (low != high && mass < target) mass += Weight((low++)->value, largest, inverse);
-  if (low == kept_.begin()) ++low;  // top_p of 0: after sorting or halving, the first is the best
-  kept_.erase(low, kept_.end());
+  if (low == bucket_.begin()) {
+    // Nothing of this bucket: its first token only when there is no bucket before (top_p of 0).
+    std::erase_if(kept_, [&](const Candidate& c) { return bucket_of(c.value) >= std::max<size_t>(cut_bucket, 1); });
+    if (cut_bucket == 0) kept_.assign(1, *std::min_element(bucket_.begin(), bucket_.end(), Before));
+    return;
+  }
+  const Candidate last = *(low - 1);
+  std::erase_if(kept_, [&](const Candidate& c) { return Before(last, c); });
 }
 
 Result<SampledToken> Sampler::Sample(std::span<const float> logits, std::span<const int32_t> seen, uint64_t stream,
@@ -139,13 +175,14 @@ Result<SampledToken> Sampler::Sample(std::span<const float> logits, std::span<co
     if (filtered()) {
       Filter(scores, largest);
       double rest = 0.0;
-      for (const double w : weights_) rest += w;
+      for (const float w : weights_) rest += w;
       rest *= u;
       // The last token with weight takes what rounding leaves over.
       for (size_t i = 0; i < kept_.size(); ++i) {
-        if (weights_[i] > 0.0) token = kept_[i].index;
-        if (rest < weights_[i]) break;
-        rest -= weights_[i];
+        const double w = weights_[i];
+        if (w > 0.0) token = kept_[i].index;
+        if (rest < w) break;
+        rest -= w;
       }
     } else {
       double rest = u * SumExp(scores.data(), n, largest, inverse);
@@ -180,7 +217,7 @@ Result<std::vector<TokenProbability>> Sampler::Distribution(std::span<const floa
   }
   Filter(scores, largest);
   double total = 0.0;
-  for (const double w : weights_) total += w;
+  for (const float w : weights_) total += w;
   std::vector<TokenProbability> result;
   for (size_t i = 0; i < kept_.size(); ++i) result.push_back({kept_[i].index, weights_[i] / total});
   return result;

@@ -62,11 +62,13 @@ class Sampler {
   // Fills kept_ (index order) and weights_ (exp((logit - largest) / temperature)) with what top-k, top-p and min-p leave.
   void Filter(std::span<const float> logits, float largest);
   void KeepTopP(double total, float largest);
+  void ComputeWeights(float largest);
 
   SamplingParams params_;
   std::vector<float> penalized_;
   std::vector<Candidate> kept_;
-  std::vector<double> weights_;
+  std::vector<float> weights_;
+  std::vector<Candidate> bucket_;
 };
 
 }  // namespace pith

@@ -80,6 +80,19 @@ double SumExp(const float* x, int64_t n, float shift, float factor) {
   return total;
 }
 
+void ExpRow(const float* x, int64_t n, float shift, float factor, float* out) {
+  const F32 d;
+  const VF32 vshift = hn::Set(d, shift), vfactor = hn::Set(d, factor);
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    hn::StoreU(Exp(d, hn::Mul(hn::Sub(hn::LoadU(d, x + i), vshift), vfactor)), d, out + i);
+  }
+  if (i < n) {
+    const VF32 v = LoadPartial(d, x + i, n - i);
+    StorePartial(Exp(d, hn::Mul(hn::Sub(v, vshift), vfactor)), d, out + i, n - i);
+  }
+}
+
 // True when every x[i] (or |x[i]|) compares below +infinity; NaN does not.
 template <bool kAbsolute>
 HWY_INLINE bool AllBelowInfinity(const float* x, int64_t n) {
@@ -165,6 +178,7 @@ namespace pith {
 HWY_EXPORT(ArgMax);
 HWY_EXPORT(MaxValue);
 HWY_EXPORT(SumExp);
+HWY_EXPORT(ExpRow);
 HWY_EXPORT(AllFinite);
 HWY_EXPORT(LogitsValid);
 HWY_EXPORT(TopK);
@@ -174,6 +188,9 @@ int64_t ArgMax(const float* x, int64_t n) { return HWY_DYNAMIC_DISPATCH(ArgMax)(
 float MaxValue(const float* x, int64_t n) { return HWY_DYNAMIC_DISPATCH(MaxValue)(x, n); }
 double SumExp(const float* x, int64_t n, float shift, float factor) {
   return HWY_DYNAMIC_DISPATCH(SumExp)(x, n, shift, factor);
+}
+void ExpRow(const float* x, int64_t n, float shift, float factor, float* out) {
+  HWY_DYNAMIC_DISPATCH(ExpRow)(x, n, shift, factor, out);
 }
 bool AllFinite(const float* x, int64_t n) { return HWY_DYNAMIC_DISPATCH(AllFinite)(x, n); }
 bool LogitsValid(const float* x, int64_t n) { return HWY_DYNAMIC_DISPATCH(LogitsValid)(x, n); }

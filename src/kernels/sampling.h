@@ -16,6 +16,9 @@ float MaxValue(const float* x, int64_t n);
 // 1024 in float lanes, the groups in double: relative error below 1e-6, and the same bits on every call.
 double SumExp(const float* x, int64_t n, float shift, float factor = 1.0f);
 
+// out[i] = exp((x[i] - shift) * factor), with the terms of SumExp; exactly 1 where x[i] = shift. out may be x.
+void ExpRow(const float* x, int64_t n, float shift, float factor, float* out);
+
 // False when a NaN or an infinity is among x.
 bool AllFinite(const float* x, int64_t n);
 

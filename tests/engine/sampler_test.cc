@@ -227,6 +227,21 @@ TEST(SamplerTest, TopPOfManyTokensEqualsASort) {
   }
 }
 
+TEST(SamplerTest, TopPOfZeroAndOfEqualLogits) {
+  auto logits = RandomLogits(500, 3, 2.0);
+  logits[123] = logits[321] = 50.0f;
+  const auto one = Make({.top_p = 0.0}).Distribution(logits, {});
+  ASSERT_TRUE(one.ok());
+  ASSERT_EQ(one->size(), 1u);
+  EXPECT_EQ((*one)[0].token, 123);
+  const std::vector<float> equal(1000, 1.0f);
+  const auto half = Make({.top_p = 0.5}).Distribution(equal, {});
+  ASSERT_TRUE(half.ok());
+  ASSERT_EQ(half->size(), 500u);
+  EXPECT_EQ(half->back().token, 499);  // lowest indices first
+  EXPECT_EQ(Make({.top_p = 0.5, .min_p = 1.0}).Distribution(equal, {})->size(), 500u);
+}
+
 TEST(SamplerTest, StreamsDifferAndRepeatAndWrap) {
   const auto logits = RandomLogits(2000, 7, 1.0);
   auto draw = [&](uint64_t seed, uint64_t stream, uint64_t first) {
@@ -270,7 +285,8 @@ TEST(SamplerTest, ExtremeTemperaturesStayFinite) {
   EXPECT_GT(hot.size(), 150u);
   // Logits of the size that float still holds.
   const std::vector<float> wide = {3e38f, -3e38f, 0.0f};
-  for (const SamplingParams& p : {SamplingParams{}, SamplingParams{.top_p = 0.5}, SamplingParams{.top_k = 2}, SamplingParams{.min_p = 0.1}}) {
+  for (const SamplingParams& p : {SamplingParams{}, SamplingParams{.top_p = 0.5}, SamplingParams{.top_k = 2}, SamplingParams{.min_p = 0.1},
+        SamplingParams{.top_k = 2, .top_p = 0.5}, SamplingParams{.temperature = 100.0, .top_k = 2, .top_p = 1.0 - 1e-16, .min_p = 1e-300}}) {
     const auto token = Make(p).Sample(wide, {}, 0, 1);
     ASSERT_TRUE(token.ok());
     EXPECT_EQ(token->token, 0);
