@@ -21,7 +21,8 @@ class GgufFile;
 struct QuantScheme {
   int bits = 4;            // 4 or 8
   int64_t group = 0;       // inputs per scale; 0 = one scale per output channel
-  bool symmetric = true;   // false: an integer zero point per scale
+  bool symmetric = true;   // false: an integer zero point per scale, or with `minimum` a float
+  bool minimum = false;    // w = scale * u + minimum, pith's extension ("minimum": true): `weight_min` beside the scales
 };
 
 // Targets and ignore patterns are resolved to module names ("model.layers.0.mlp.up_proj", "model.embed_tokens") on load.

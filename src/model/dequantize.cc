@@ -7,6 +7,7 @@
 
 #include <cstring>
 
+#include "model/block_scales.h"
 #include "model/tensor.h"
 
 namespace pith {
@@ -75,24 +76,12 @@ void DequantizeQ8_0(const uint8_t* block, float* out) {
   for (int i = 0; i < 32; ++i) out[i] = d * static_cast<float>(static_cast<int8_t>(block[2 + i]));
 }
 
-// Scales and minimums of Q4_K and Q5_K: eight 6-bit pairs in 12 bytes. Bytes 0..3 hold the scales of sub-blocks 0..3,
-// bytes 4..7 the minimums, bytes 8..11 the low nibbles of sub-blocks 4..7 (scale low, minimum high), whose upper two bits
-// are the top bits of bytes 0..7.
-void UnpackScales(const uint8_t* packed, uint8_t scales[8], uint8_t minimums[8]) {
-  for (int i = 0; i < 4; ++i) {
-    scales[i] = packed[i] & 63;
-    minimums[i] = packed[i + 4] & 63;
-    scales[i + 4] = static_cast<uint8_t>((packed[i + 8] & 15) | ((packed[i] >> 2) & 0x30));
-    minimums[i + 4] = static_cast<uint8_t>((packed[i + 8] >> 4) | ((packed[i + 4] >> 2) & 0x30));
-  }
-}
-
 // Eight sub-blocks of 32; each 32 bytes of quants hold sub-block 2k in the low nibbles and 2k + 1 in the high ones.
 void DequantizeQ4_K(const uint8_t* block, float* out) {
   const float d = LoadF16(block);
   const float dmin = LoadF16(block + 2);
   uint8_t scales[8], minimums[8];
-  UnpackScales(block + 4, scales, minimums);
+  UnpackBlockScales(block + 4, scales, minimums);
   const uint8_t* quants = block + 16;
   for (int sub = 0; sub < 8; ++sub) {
     const float scale = d * static_cast<float>(scales[sub]);
@@ -110,7 +99,7 @@ void DequantizeQ5_K(const uint8_t* block, float* out) {
   const float d = LoadF16(block);
   const float dmin = LoadF16(block + 2);
   uint8_t scales[8], minimums[8];
-  UnpackScales(block + 4, scales, minimums);
+  UnpackBlockScales(block + 4, scales, minimums);
   const uint8_t* high = block + 16;
   const uint8_t* quants = block + 48;
   for (int sub = 0; sub < 8; ++sub) {

@@ -146,11 +146,12 @@ class Parser {
 
   // num_bits, type, symmetric and dynamic, which weights and KV have in common. The observer fields tell only how the
   // numbers were found, and the *_dtype ones repeat the tensors' own types.
-  Status ReadNumbers(const Json& json, const std::string& where, int* bits, bool* symmetric) const {
+  Status ReadNumbers(const Json& json, const std::string& where, int* bits, bool* symmetric,
+                     bool* minimum = nullptr) const {
     if (!json.is_object()) return Malformed(where + " is not an object");
     PITH_RETURN_IF_ERROR(CheckKeys(json, where + ": ", {"num_bits", "type", "symmetric", "strategy", "group_size",
                                                         "dynamic", "actorder", "block_structure", "observer",
-                                                        "observer_kwargs", "scale_dtype", "zp_dtype"}));
+                                                        "observer_kwargs", "scale_dtype", "zp_dtype", "minimum"}));
     const auto bits_json = json.find("num_bits");
     if (bits_json == json.end() || !bits_json->is_number_integer()) {
       return Malformed(where + ": 'num_bits' is not an integer");
@@ -164,6 +165,15 @@ class Parser {
     if (!IsNull(json, "symmetric")) {
       if (!json["symmetric"].is_boolean()) return Malformed(where + ": 'symmetric' is not true or false");
       *symmetric = json["symmetric"].get<bool>();
+    }
+    // pith's own: a float minimum in place of the zero point (docs/formats.md). Other readers refuse the unknown field.
+    if (!IsNull(json, "minimum")) {
+      if (!json["minimum"].is_boolean()) return Malformed(where + ": 'minimum' is not true or false");
+      const bool value = json["minimum"].get<bool>();
+      if (value && (*symmetric || minimum == nullptr)) {
+        return Malformed(where + ": 'minimum' needs weights with 'symmetric': false");
+      }
+      if (minimum != nullptr) *minimum = value;
     }
     if (!IsNull(json, "block_structure")) return Unsupported(where + ": 'block_structure' is not supported");
     return {};
@@ -182,7 +192,7 @@ class Parser {
 
   Result<QuantScheme> ReadScheme(const Json& json, const std::string& where) const {
     QuantScheme scheme;
-    PITH_RETURN_IF_ERROR(ReadNumbers(json, where, &scheme.bits, &scheme.symmetric));
+    PITH_RETURN_IF_ERROR(ReadNumbers(json, where, &scheme.bits, &scheme.symmetric, &scheme.minimum));
     if (!IsNull(json, "dynamic") && json["dynamic"] != false) return Unsupported(where + ": 'dynamic' weights");
     if (!IsNull(json, "actorder") && json["actorder"] != "static" && json["actorder"] != "weight") {
       return Unsupported(where + ": 'actorder' that permutes inputs is not supported");
@@ -275,7 +285,7 @@ class Parser {
   }
 
   static bool Same(const QuantScheme& a, const QuantScheme& b) {
-    return a.bits == b.bits && a.group == b.group && a.symmetric == b.symmetric;
+    return a.bits == b.bits && a.group == b.group && a.symmetric == b.symmetric && a.minimum == b.minimum;
   }
 
   const Json& json_;

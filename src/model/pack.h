@@ -1,0 +1,69 @@
+// Packing a model: a checkpoint in, a directory with low-bit weights out (docs/formats.md).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "model/checkpoint.h"
+#include "model/recipe.h"
+
+namespace pith {
+
+// Second moments E[x^2] of the inputs of linears, by module name ("model.layers.0.mlp.up_proj"), one value per input.
+// They weigh the errors in the searches of kLp and kBest. Modules that are not there are not weighted.
+using InputMoments = std::map<std::string, std::vector<float>>;
+
+struct PackOptions {
+  int threads = 0;         // 0 = one per hardware thread
+  bool overwrite = false;  // replace a directory that is there
+  const InputMoments* moments = nullptr;
+  // Bytes of source tensors done and in all.
+  std::function<void(uint64_t done, uint64_t total)> on_progress;
+};
+
+// One matrix of the packed model.
+struct PackedTensorReport {
+  std::string module;
+  int64_t rows = 0;
+  int64_t cols = 0;
+  std::string source;  // type of the source tensor: "Q5_0", "BF16"
+  std::string format;  // "w4g32", "bf16"
+  bool exact = false;  // the same numbers as the source, bit for bit
+  double bits_per_weight = 0.0;
+  // Signal to noise against the source, 10 log10(sum w^2 / sum (w^ - w)^2); nothing when there is no noise.
+  std::optional<double> sqnr_db;
+};
+
+struct PackReport {
+  std::string path;
+  std::string recipe;  // canonical
+  std::vector<PackedTensorReport> tensors;
+  uint64_t source_bytes = 0;     // files of the source
+  uint64_t file_bytes = 0;       // model.safetensors
+  double bits_per_weight = 0.0;  // over all matrices
+  std::optional<double> sqnr_db;  // likewise
+  double seconds = 0.0;
+  uint64_t peak_rss_bytes = 0;  // of the process
+};
+
+// Writes `out_dir`: config.json with a quantization_config of compressed-tensors (pack-quantized), model.safetensors,
+// the tokenizer's files and generation_config.json. The directory opens with Checkpoint::Open, has Hugging Face's row
+// order and an LM head of its own also when the source ties it to the embedding. Tensors go through one at a time, so
+// memory stays small; everything is written beside `out_dir` and appears under its name at once.
+//
+// A tensor whose type has the wanted format as its exact form is repacked without loss; all others are quantized from
+// their floats. kInvalidArgument: out_dir is there, or the recipe does not fit a tensor, which is named; kUnsupported: the
+// source is packed already; kNumeric: a weight is not finite or too large for the scales' type; kIo.
+Result<PackReport> PackCheckpoint(const Checkpoint& checkpoint, const PackRecipe& recipe, const std::string& out_dir,
+                                  const PackOptions& options = {});
+
+// The report as text: one line per tensor and the totals, or as one JSON object.
+std::string PackReportText(const PackReport& report);
+
+}  // namespace pith

@@ -1,0 +1,418 @@
+#include "model/quantize.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdlib>
+#include <vector>
+
+#include "model/quantize_search.h"
+
+namespace pith {
+
+namespace {
+
+constexpr float kMaxF16 = 65504.0f;
+constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23: adding and subtracting it rounds to the nearest integer, ties to even
+
+// Rounds to half precision without the bit fiddling of F32ToF16, so that loops over it vectorize: to 11 significant bits
+// by Veltkamp's splitting, or to a multiple of 2^-24 below 2^-14. Finite beyond the range: clamped to it.
+float RoundToHalf(float value) {
+  const float clamped = std::min(std::max(value, -kMaxF16), kMaxF16);
+  const float split = clamped * 8193.0f;  // 2^13 + 1
+  const float normal = split - (split - clamped);
+  const float subnormal = (clamped + 0.75f) - 0.75f;
+  return std::fabs(clamped) < 0x1p-14f ? subnormal : normal;
+}
+
+float RoundToStorage(float value, DType type) { return type == DType::kF16 ? RoundToHalf(value) : value; }
+
+// The quantizer of one group.
+struct GroupScale {
+  float scale = 0.0f;
+  int zero = 0;
+  float minimum = 0.0f;
+};
+
+struct Range {
+  float min = 0.0f;
+  float max = 0.0f;
+  float mean = 0.0f;
+};
+
+Range RangeOf(const float* x, int64_t n) {
+  Range range{x[0], x[0], 0.0f};
+  double sum = 0.0;
+  for (int64_t i = 0; i < n; ++i) {
+    range.min = std::min(range.min, x[i]);
+    range.max = std::max(range.max, x[i]);
+    sum += static_cast<double>(x[i]);
+  }
+  range.mean = static_cast<float>(sum / static_cast<double>(n));
+  return range;
+}
+
+// `Size` values from 1 down to `floor`, each the same fraction of the one before.
+template <size_t Size>
+std::array<float, Size> Geometric(float floor) {
+  std::array<float, Size> values;
+  for (size_t i = 0; i < Size; ++i) {
+    values[i] = std::pow(floor, static_cast<float>(i) / static_cast<float>(Size - 1));
+  }
+  return values;
+}
+
+// Long rows have tails that are best cut far inside; groups do not.
+bool IsLong(int64_t n) { return n > 256; }
+
+// The search over the quantizers of one group. The weights are multiplied by a power of two that brings them near 1, so
+// that powers of errors neither overflow nor vanish; every choice is the same as without.
+class GroupSearch {
+ public:
+  explicit GroupSearch(const Quantizer& quantizer) : quantizer_(quantizer), format_(quantizer.format) {
+    half_ = static_cast<float>(1 << (format_.bits - 1));
+    levels_ = static_cast<float>((1 << format_.bits) - 1);
+  }
+
+  GroupScale Find(const float* x, const float* importance, int64_t n) {
+    const Range range = RangeOf(x, n);
+    const float largest = std::max(std::fabs(range.min), std::fabs(range.max));
+    if (largest == 0.0f) {
+      GroupScale nothing;
+      nothing.zero = format_.zero == ZeroForm::kZeroPoint ? static_cast<int>(half_) : 0;
+      return nothing;
+    }
+    best_ = MinMax(range);
+    if (quantizer_.method == QuantMethod::kMinMax) return best_;
+
+    importance_ = importance;
+    n_ = n;
+    int exponent = 0;
+    std::frexp(largest, &exponent);
+    unit_ = std::ldexp(1.0f, std::clamp(-exponent, -120, 120));
+    scaled_.resize(static_cast<size_t>(n));
+    for (int64_t i = 0; i < n; ++i) scaled_[static_cast<size_t>(i)] = x[i] * unit_;
+    range_ = range;
+    best_error_ = -1.0f;
+    if (quantizer_.method == QuantMethod::kLp) {
+      SearchGrid();
+    } else {
+      SearchBest();
+    }
+    return best_;
+  }
+
+ private:
+  float Round(float value) const { return RoundToStorage(value, format_.scale_type); }
+
+  // A range that includes zero gives a zero point that is an integer of the code.
+  GroupScale WithZeroPoint(float low, float high) const {
+    GroupScale group;
+    group.scale = Round((high - low) / levels_);
+    const float offset = group.scale == 0.0f ? 0.0f : std::nearbyint(low / group.scale + half_);
+    group.zero = static_cast<int>(std::clamp(half_ - offset, 0.0f, levels_));
+    return group;
+  }
+
+  GroupScale WithMinimum(float low, float high) const {
+    GroupScale group;
+    group.minimum = Round(low);
+    group.scale = Round((high - group.minimum) / levels_);
+    return group;
+  }
+
+  GroupScale MinMax(const Range& range) const {
+    switch (format_.zero) {
+      case ZeroForm::kSymmetric: {
+        GroupScale group;
+        group.scale = Round(std::max(std::fabs(range.min) / half_, std::fabs(range.max) / (half_ - 1.0f)));
+        return group;
+      }
+      case ZeroForm::kZeroPoint: return WithZeroPoint(std::min(range.min, 0.0f), std::max(range.max, 0.0f));
+      case ZeroForm::kMinimum: return WithMinimum(range.min, range.max);
+    }
+    return {};
+  }
+
+  void Begin() {
+    tried_.clear();
+    candidates_.count = 0;
+    if (best_error_ < 0.0f) Try(best_);
+  }
+
+  void Try(const GroupScale& group) {
+    if (candidates_.count == ScaleCandidates::kCapacity) return;
+    const int i = candidates_.count++;
+    const float scale = group.scale * unit_;
+    candidates_.scale[i] = scale;
+    candidates_.inverse[i] = scale == 0.0f ? 0.0f : 1.0f / scale;
+    candidates_.minimum[i] = group.minimum * unit_;
+    const float zero = format_.zero == ZeroForm::kSymmetric ? half_ : static_cast<float>(group.zero);
+    candidates_.low[i] = -zero;
+    candidates_.high[i] = levels_ - zero;
+    tried_.push_back(group);
+  }
+
+  // Evaluates what was tried; the first of equals wins. True when it found something better.
+  bool End() {
+    if (candidates_.count == 0) return false;
+    EvaluateCandidates(scaled_.data(), importance_, n_, quantizer_.p, &candidates_);
+    bool better = false;
+    for (int i = 0; i < candidates_.count; ++i) {
+      if (best_error_ < 0.0f || candidates_.error[i] < best_error_) {
+        best_error_ = candidates_.error[i];
+        best_ = tried_[static_cast<size_t>(i)];
+        better = true;
+      }
+    }
+    return better;
+  }
+
+  GroupScale Symmetric(float scale) const {
+    GroupScale group;
+    group.scale = Round(scale);
+    return group;
+  }
+
+  // The range of fractions `low` and `high` of its ends: of their distances from zero or, with a minimum, from the mean.
+  GroupScale Shrunk(float low, float high) const {
+    if (format_.zero == ZeroForm::kMinimum) {
+      return WithMinimum(range_.mean + low * (range_.min - range_.mean), range_.mean + high * (range_.max - range_.mean));
+    }
+    return WithZeroPoint(low * std::min(range_.min, 0.0f), high * std::max(range_.max, 0.0f));
+  }
+
+  // kLp: the plain grid, and nothing but the grid.
+  void SearchGrid() {
+    constexpr int kSteps = 100;
+    constexpr int kSide = 10;  // kSide^2 = kSteps
+    tried_.clear();
+    candidates_.count = 0;
+    const float largest = std::max(std::fabs(range_.min), std::fabs(range_.max));
+    if (format_.zero == ZeroForm::kSymmetric) {
+      for (int i = kSteps; i >= 1; --i) {
+        Try(Symmetric(static_cast<float>(i) / static_cast<float>(kSteps) * largest / (half_ - 1.0f)));
+      }
+    } else {
+      for (int i = 0; i < kSteps; ++i) {
+        Try(Shrunk(1.0f - 0.4f * static_cast<float>(i / kSide) / static_cast<float>(kSide - 1),
+                   1.0f - 0.4f * static_cast<float>(i % kSide) / static_cast<float>(kSide - 1)));
+      }
+    }
+    End();
+  }
+
+  void SearchBest() {
+    Begin();
+    if (format_.zero == ZeroForm::kSymmetric) {
+      SearchSymmetric();
+    } else {
+      SearchRange();
+    }
+    if (quantizer_.p == 2.0) {
+      for (int step = 0; step < 4; ++step) {
+        Begin();
+        Try(LeastSquares());
+        if (!End()) break;
+      }
+    }
+  }
+
+  void SearchSymmetric() {
+    static const auto kLongGrid = Geometric<56>(0.15f);
+    static const auto kGroupGrid = Geometric<56>(0.5f);
+    const auto& grid = IsLong(n_) ? kLongGrid : kGroupGrid;
+    const float largest = std::max(std::fabs(range_.min), std::fabs(range_.max)) / half_ * 1.2f;
+    for (const float fraction : grid) {
+      Try(Symmetric(largest * fraction));
+      Try(Symmetric(-largest * fraction));
+    }
+    // The extremes of the range hit exactly.
+    for (const float end : {range_.min, range_.max}) {
+      Try(Symmetric(end / half_));
+      Try(Symmetric(-end / half_));
+      Try(Symmetric(end / (half_ - 1.0f)));
+    }
+    End();
+    const float center = best_.scale;
+    const float reach = 1.2f * (1.0f - grid[1]);
+    Begin();
+    constexpr int kFine = 32;
+    for (int i = 0; i < kFine; ++i) {
+      Try(Symmetric(center * (1.0f + reach * (2.0f * static_cast<float>(i) / static_cast<float>(kFine - 1) - 1.0f))));
+    }
+    End();
+  }
+
+  void SearchRange() {
+    constexpr int kSide = 11;
+    static const auto kLongGrid = Geometric<kSide>(0.2f);
+    static const auto kGroupGrid = Geometric<kSide>(0.7f);
+    const auto& fraction = IsLong(n_) ? kLongGrid : kGroupGrid;
+    for (int i = 0; i < kSide * kSide; ++i) {
+      Try(Shrunk(fraction[static_cast<size_t>(i / kSide)], fraction[static_cast<size_t>(i % kSide)]));
+    }
+    End();
+    const GroupScale center = best_;
+    const float reach = 1.0f - fraction[1];
+    Begin();
+    for (int i = 0; i < kSide * kSide; ++i) {
+      const float a = static_cast<float>(i / kSide - kSide / 2) / static_cast<float>(kSide / 2);
+      const int b = i % kSide - kSide / 2;
+      GroupScale group = center;
+      group.scale = Round(center.scale * (1.0f + reach * a));
+      if (format_.zero == ZeroForm::kMinimum) {
+        group.minimum = Round(center.minimum + 0.1f * static_cast<float>(b) * center.scale);
+      } else {
+        if (std::abs(b) > 2) continue;
+        group.zero = std::clamp(center.zero + b, 0, static_cast<int>(levels_));
+      }
+      Try(group);
+    }
+    End();
+  }
+
+  // The scale (and minimum) that fit best to the integers of the best quantizer.
+  GroupScale LeastSquares() const {
+    const float zero = format_.zero == ZeroForm::kSymmetric ? half_ : static_cast<float>(best_.zero);
+    const float scale = best_.scale * unit_;
+    const float inverse = scale == 0.0f ? 0.0f : 1.0f / scale;
+    const float minimum = best_.minimum * unit_;
+    double w = 0.0, wq = 0.0, wx = 0.0, wqq = 0.0, wqx = 0.0;
+    for (int64_t i = 0; i < n_; ++i) {
+      const float x = scaled_[static_cast<size_t>(i)];
+      const float clamped = std::min(std::max((x - minimum) * inverse, -zero), levels_ - zero);
+      const auto q = static_cast<double>((clamped + kMagic) - kMagic);
+      const double weight = importance_ == nullptr ? 1.0 : static_cast<double>(importance_[i]);
+      w += weight;
+      wq += weight * q;
+      wx += weight * static_cast<double>(x);
+      wqq += weight * q * q;
+      wqx += weight * q * static_cast<double>(x);
+    }
+    GroupScale group = best_;
+    const auto unit = static_cast<double>(unit_);
+    if (format_.zero == ZeroForm::kMinimum) {
+      const double determinant = w * wqq - wq * wq;
+      if (determinant > 1e-9 * w * wqq) {
+        group.scale = Round(static_cast<float>((w * wqx - wq * wx) / determinant / unit));
+        group.minimum = Round(static_cast<float>((wqq * wx - wq * wqx) / determinant / unit));
+      }
+    } else if (wqq > 0.0) {
+      group.scale = Round(static_cast<float>(wqx / wqq / unit));
+    }
+    return group;
+  }
+
+  const Quantizer& quantizer_;
+  const QuantFormat& format_;
+  float half_ = 8.0f;
+  float levels_ = 15.0f;
+  // The group being searched.
+  const float* importance_ = nullptr;
+  int64_t n_ = 0;
+  float unit_ = 1.0f;
+  Range range_;
+  std::vector<float> scaled_;
+  ScaleCandidates candidates_;
+  std::vector<GroupScale> tried_;
+  GroupScale best_;
+  float best_error_ = -1.0f;
+};
+
+// FastForward's order of operations: q = clamp(round(x / s - o)) with the signed offset o = 2^(b-1) - z. Division by zero
+// is kept out by taking 1 for a zero scale, whose integers are the zero.
+void Encode(const QuantFormat& format, const GroupScale& group, const float* x, int64_t n, uint8_t* codes) {
+  const float half = static_cast<float>(1 << (format.bits - 1));
+  const float levels = static_cast<float>((1 << format.bits) - 1);
+  const bool degenerate = group.scale == 0.0f;
+  const float scale = degenerate ? 1.0f : group.scale;
+  const float used = degenerate ? 0.0f : 1.0f;
+  if (format.zero == ZeroForm::kMinimum) {
+    for (int64_t i = 0; i < n; ++i) {
+      const float clamped = std::min(std::max((x[i] - group.minimum) / scale, 0.0f), levels);
+      codes[i] = static_cast<uint8_t>(static_cast<int>((clamped * used + kMagic) - kMagic));
+    }
+    return;
+  }
+  const float offset = format.zero == ZeroForm::kSymmetric ? 0.0f : half - static_cast<float>(group.zero);
+  for (int64_t i = 0; i < n; ++i) {
+    const float ratio = x[i] / scale * used - offset;
+    const float clamped = std::min(std::max(ratio, -half), half - 1.0f);
+    codes[i] = static_cast<uint8_t>(static_cast<int>((clamped + kMagic) - kMagic + half));
+  }
+}
+
+}  // namespace
+
+double QuantFormat::BitsPerWeight(int64_t cols) const {
+  const auto per_scale = static_cast<double>(group == 0 ? cols : group);
+  const double scale_bits = scale_type == DType::kF16 ? 16.0 : 32.0;
+  double extra = scale_bits;
+  if (zero == ZeroForm::kZeroPoint) extra += bits;
+  if (zero == ZeroForm::kMinimum) extra += scale_bits;
+  return bits + extra / per_scale;
+}
+
+const char* QuantMethodName(QuantMethod method) {
+  switch (method) {
+    case QuantMethod::kMinMax: return "minmax";
+    case QuantMethod::kLp: return "lp";
+    case QuantMethod::kBest: return "best";
+  }
+  return "?";
+}
+
+void QuantizeRow(const Quantizer& quantizer, const float* row, int64_t cols, const float* importance,
+                 const QuantizedRow& out) {
+  GroupSearch search(quantizer);
+  const int64_t size = quantizer.format.group == 0 ? cols : quantizer.format.group;
+  for (int64_t g = 0; g < cols / size; ++g) {
+    const float* x = row + g * size;
+    const GroupScale group = search.Find(x, importance == nullptr ? nullptr : importance + g * size, size);
+    out.scales[g] = group.scale;
+    if (out.zeros != nullptr) out.zeros[g] = static_cast<uint8_t>(group.zero);
+    if (out.minimums != nullptr) out.minimums[g] = group.minimum;
+    Encode(quantizer.format, group, x, size, out.codes + g * size);
+  }
+}
+
+void DequantizeRow(const QuantFormat& format, int64_t cols, const QuantizedRow& row, float* out) {
+  const int64_t size = format.group == 0 ? cols : format.group;
+  for (int64_t g = 0; g < cols / size; ++g) {
+    const float scale = row.scales[g];
+    const int zero = format.zero == ZeroForm::kSymmetric ? 1 << (format.bits - 1)
+                     : format.zero == ZeroForm::kMinimum ? 0
+                                                         : row.zeros[g];
+    const float minimum = format.zero == ZeroForm::kMinimum ? row.minimums[g] : 0.0f;
+    const uint8_t* codes = row.codes + g * size;
+    float* values = out + g * size;
+    if (format.zero == ZeroForm::kMinimum) {
+      for (int64_t i = 0; i < size; ++i) values[i] = scale * static_cast<float>(codes[i]) + minimum;
+    } else {
+      for (int64_t i = 0; i < size; ++i) values[i] = scale * static_cast<float>(codes[i] - zero);
+    }
+  }
+}
+
+void PackCodes(const uint8_t* codes, int64_t cols, int bits, uint8_t* out) {
+  if (bits == 8) {
+    std::copy(codes, codes + cols, out);
+    return;
+  }
+  for (int64_t i = 0; i < cols / 2; ++i) {
+    out[i] = static_cast<uint8_t>(codes[2 * i] | (codes[2 * i + 1] << 4));
+  }
+}
+
+double WeightedError(const float* row, const float* approximation, int64_t cols, const float* importance, double p) {
+  double sum = 0.0;
+  for (int64_t i = 0; i < cols; ++i) {
+    const double error = std::fabs(static_cast<double>(approximation[i]) - static_cast<double>(row[i]));
+    const double power = p == 2.0 ? error * error : std::pow(error, p);
+    sum += importance == nullptr ? power : static_cast<double>(importance[i]) * power;
+  }
+  return sum;
+}
+
+}  // namespace pith
