@@ -77,6 +77,9 @@ CompletionHint CompletionOf(const CLI::Option* option);
 // The completion script of a shell ("bash", "zsh", "fish") for the whole tree.
 std::string CompletionScript(const CLI::App& root, const std::string& shell);
 
+void AddAskCommand(Cli& cli);
+void AddPplCommand(Cli& cli);
+void AddPackCommand(Cli& cli);
 void AddPullCommand(Cli& cli);
 void AddInspectCommand(Cli& cli);
 void AddTokenizeCommand(Cli& cli);

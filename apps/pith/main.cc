@@ -3,7 +3,10 @@
 
 int main(int argc, char** argv) {
   pith::Cli cli;
+  pith::AddAskCommand(cli);
+  pith::AddPplCommand(cli);
   pith::AddInspectCommand(cli);
+  pith::AddPackCommand(cli);
   pith::AddPullCommand(cli);
   pith::AddTokenizeCommand(cli);
   pith::AddCompletionCommand(cli);
