@@ -83,8 +83,7 @@ Result<PullReport> PullPinned(const CatalogueEntry& entry, const std::string& fo
   if (present) return PullReport{path, "cache", file.bytes};
 
   if (options.route != PullRoute::kPip) {
-    Status status;
-    if (options.route == PullRoute::kAuto) status = ReachHub(options.hub);
+    Status status = ReachHub(options.hub);
     if (status.ok()) status = PinnedFromHub(entry, path, options);
     if (status.ok()) return PullReport{path, "hub", file.bytes};
     // The packages are held to the same digest, so nothing is lost by trying them whatever went wrong with the hub,
@@ -169,6 +168,7 @@ Result<PullReport> PullDirectory(const HubReference& reference, const std::strin
   if (const auto bytes = CompleteDirectoryBytes(folder); bytes && !options.verify) {
     return PullReport{folder, "cache", *bytes};
   }
+  PITH_RETURN_IF_ERROR(ReachHub(options.hub));  // says at once that nobody is there, where a request would try again
   PITH_ASSIGN(const HubListing listing, ListHubFiles(reference.repo, reference.revision, options.hub));
   PITH_ASSIGN(const std::vector<HubFile> files, DirectoryFiles(listing, reference.repo));
   std::error_code error;
@@ -194,6 +194,7 @@ Result<PullReport> PullDirectory(const HubReference& reference, const std::strin
 Result<PullReport> PullOneFile(const HubReference& reference, const std::string& folder, const PullOptions& options) {
   const std::string path = folder + "/" + *reference.file;
   if (const uint64_t bytes = SizeOrZero(path); bytes > 0 && !options.verify) return PullReport{path, "cache", bytes};
+  PITH_RETURN_IF_ERROR(ReachHub(options.hub));  // says at once that nobody is there, where a request would try again
   PITH_ASSIGN(const HubListing listing, ListHubFiles(reference.repo, reference.revision, options.hub));
   const auto file = std::find_if(listing.files.begin(), listing.files.end(),
                                  [&](const HubFile& candidate) { return candidate.path == *reference.file; });

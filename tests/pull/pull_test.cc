@@ -107,7 +107,7 @@ TEST_F(PullTest, DirectoryThatBreaksIsNotAModel) {
   broken_.clear();
   const size_t before = Requests();
   ASSERT_TRUE(PullModel("hf:org/name", Options()).ok());
-  EXPECT_EQ(Requests() - before, 4u);  // list, second shard, index, tokenizer
+  EXPECT_EQ(Requests() - before, 5u);  // reach, list, second shard, index, tokenizer
 }
 
 TEST_F(PullTest, VerifyRepairsADirectory) {

@@ -1,0 +1,237 @@
+// The program as scripts see it: exit statuses, JSON on standard output, help, completion.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "base/result.h"
+#include "support/data.h"
+
+namespace pith {
+namespace {
+
+namespace fs = std::filesystem;
+using ::pith::testing::ReadFile;
+using ::pith::testing::TempDir;
+
+struct Outcome {
+  int status = -1;  // exit status; -1 when it did not exit by itself
+  std::string out;
+  std::string error;
+};
+
+// Runs a line of sh in which $PITH is the program.
+Outcome Shell(const std::string& line) {
+  const std::string error_path = TempDir() + "/stderr";
+  ::setenv("PITH", PITH_BINARY, 1);
+  std::FILE* pipe = ::popen(("{ " + line + "\n} 2> " + error_path).c_str(), "r");
+  Outcome outcome;
+  char buffer[4096];
+  size_t count;
+  while ((count = std::fread(buffer, 1, sizeof(buffer), pipe)) > 0) outcome.out.append(buffer, count);
+  const int status = ::pclose(pipe);
+  if (WIFEXITED(status)) outcome.status = WEXITSTATUS(status);
+  outcome.error = ReadFile(error_path);
+  return outcome;
+}
+
+// The outcome must be exactly one line of JSON; returns it.
+Json OneLineOfJson(const Outcome& outcome) {
+  EXPECT_FALSE(outcome.out.empty());
+  EXPECT_EQ(outcome.out.find('\n'), outcome.out.size() - 1) << outcome.out;
+  const auto json = ParseJson(outcome.out, "output");
+  EXPECT_TRUE(json.ok()) << outcome.out;
+  return json.ok() ? *json : Json();
+}
+
+void ExpectJsonError(const std::string& line, ErrorCode code) {
+  const Outcome outcome = Shell(line);
+  EXPECT_EQ(outcome.status, ExitCode(code)) << line << "\n" << outcome.out << outcome.error;
+  const Json json = OneLineOfJson(outcome);
+  ASSERT_TRUE(json.is_object() && json.contains("error")) << outcome.out;
+  EXPECT_EQ(json["error"]["code"], ErrorCodeName(code)) << line;
+  EXPECT_FALSE(json["error"]["message"].get<std::string>().empty());
+  EXPECT_EQ(outcome.error, "") << line;
+}
+
+class CliTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const char* before = std::getenv("PITH_CACHE")) before_ = before;
+    ::setenv("PITH_CACHE", cache_.c_str(), 1);
+  }
+  void TearDown() override {
+    if (before_) {
+      ::setenv("PITH_CACHE", before_->c_str(), 1);
+    } else {
+      ::unsetenv("PITH_CACHE");
+    }
+  }
+  // Names of the subcommands, from the program's own help.
+  static std::vector<std::string> Commands() {
+    std::vector<std::string> names;
+    const std::string words = Shell("$PITH completion bash | sed -n \"s/.*compgen -W '\\([^']*\\)'.*/\\1/p\" | head -n 1").out;
+    std::istringstream stream(words);
+    for (std::string word; stream >> word;) {
+      if (word[0] != '-') names.push_back(word);
+    }
+    return names;
+  }
+  const std::string cache_ = TempDir();
+  std::optional<std::string> before_;
+};
+
+TEST_F(CliTest, Version) {
+  const Outcome outcome = Shell("$PITH --version");
+  EXPECT_EQ(outcome.status, 0);
+  EXPECT_EQ(outcome.out.rfind("pith ", 0), 0u);
+}
+
+TEST_F(CliTest, EveryCommandHasHelpWithAnExampleAndJson) {
+  const auto commands = Commands();
+  ASSERT_GE(commands.size(), 4u);
+  for (const auto& command : commands) {
+    const Outcome help = Shell("$PITH " + command + " --help");
+    EXPECT_EQ(help.status, 0) << command;
+    EXPECT_NE(help.out.find("Example:\n  "), std::string::npos) << command;
+    EXPECT_NE(help.out.find("--json"), std::string::npos) << command;
+    EXPECT_EQ(help.error, "") << command;
+  }
+}
+
+TEST_F(CliTest, UnknownOptionsAreErrorsEverywhere) {
+  for (const auto& command : Commands()) {
+    const Outcome outcome = Shell("$PITH " + command + " --no-such-option < /dev/null");
+    EXPECT_EQ(outcome.status, ExitCode(ErrorCode::kInvalidArgument)) << command;
+    EXPECT_EQ(outcome.out, "") << command;
+    EXPECT_EQ(outcome.error.rfind("pith: invalid_argument: ", 0), 0u) << outcome.error;
+    ExpectJsonError("$PITH " + command + " --json --no-such-option < /dev/null", ErrorCode::kInvalidArgument);
+  }
+  EXPECT_EQ(Shell("$PITH").status, 2);
+  EXPECT_EQ(Shell("$PITH no-such-command").status, 2);
+  EXPECT_EQ(Shell("$PITH --no-such-option").status, 2);
+}
+
+TEST_F(CliTest, TypedErrors) {
+  ExpectJsonError("$PITH inspect /no/such/model --json", ErrorCode::kNotFound);
+  ExpectJsonError("$PITH inspect smollm2-135m --json", ErrorCode::kNotFound);
+  ExpectJsonError("$PITH inspect " + cache_ + " --json", ErrorCode::kUnsupported);
+  ExpectJsonError("$PITH pull no-such-model --json", ErrorCode::kNotFound);
+  ExpectJsonError("$PITH pull hf:a/../b --json", ErrorCode::kInvalidArgument);
+  ExpectJsonError("$PITH pull smollm2-135m --from elsewhere --json", ErrorCode::kInvalidArgument);
+  ExpectJsonError("$PITH pull --json", ErrorCode::kInvalidArgument);
+  ExpectJsonError("HF_ENDPOINT=http://127.0.0.1:1 $PITH pull hf:a/b:c.gguf --json", ErrorCode::kUnavailable);
+  ExpectJsonError("$PITH tokenize -m /no/such/model --json < /dev/null", ErrorCode::kNotFound);
+  ExpectJsonError("$PITH completion tcsh --json", ErrorCode::kInvalidArgument);
+}
+
+TEST_F(CliTest, MalformedFilesGiveAnExitStatusBelow64) {
+  const std::string folder = TempDir();
+  const std::string nul(8, '\0');
+  const std::pair<const char*, std::string> files[] = {
+      {"empty.gguf", ""},
+      {"text.gguf", "hello"},
+      {"magic.gguf", "GGUF"},
+      {"huge.gguf", std::string("GGUF\x03\0\0\0", 8) + std::string(16, '\xff')},
+      {"empty.safetensors", ""},
+      {"huge.safetensors", std::string(8, '\xff')},
+      {"list.safetensors", std::string("\x02\0\0\0\0\0\0\0[]", 10)},
+      {"empty.json", ""},
+      {"deep.json", std::string(100000, '[')},
+      {"bytes.json", "\xff\xfe"},
+  };
+  for (const auto& [name, content] : files) {
+    const std::string path = folder + "/" + name;
+    std::ofstream(path, std::ios::binary) << content;
+    const Outcome outcome = Shell("$PITH inspect " + path + " --json");
+    EXPECT_GE(outcome.status, 1) << name;
+    EXPECT_LE(outcome.status, 63) << name;
+    const Json json = OneLineOfJson(outcome);
+    EXPECT_NE(json["error"]["message"].get<std::string>().find(name), std::string::npos) << outcome.out;
+  }
+}
+
+TEST_F(CliTest, FullDiskOnStandardOutputIsAnError) {
+  EXPECT_EQ(Shell("$PITH completion bash > /dev/full").status, ExitCode(ErrorCode::kIo));
+}
+
+TEST_F(CliTest, CompletionScriptsAreWellFormedAndKnowTheCommands) {
+  EXPECT_EQ(Shell("$PITH completion bash | bash -n").status, 0);
+  // What a person sees after "pith pull --fr<TAB>" and "pith tokenize -m smollm2-135m<TAB>".
+  const std::string completed = Shell(R"(bash -c 'source <("$PITH" completion bash)
+    COMP_WORDS=(pith pull --fr); COMP_CWORD=2; _pith; echo "${COMPREPLY[@]}"
+    COMP_WORDS=(pith pull --from p); COMP_CWORD=3; _pith; echo "${COMPREPLY[@]}"
+    COMP_WORDS=(pith tokenize -m smollm2-1.7); COMP_CWORD=3; _pith; echo "${COMPREPLY[@]}"
+    COMP_WORDS=(pith insp); COMP_CWORD=1; _pith; echo "${COMPREPLY[@]}"')").out;
+  EXPECT_EQ(completed, "--from\npip\nsmollm2-1.7b-instruct\ninspect\n");
+  for (const auto& command : Commands()) {
+    EXPECT_NE(Shell("$PITH completion fish").out.find(" -a " + command + " "), std::string::npos) << command;
+    EXPECT_NE(Shell("$PITH completion zsh").out.find("    " + command + ")"), std::string::npos) << command;
+  }
+}
+
+TEST_F(CliTest, PullListNamesTheCatalogue) {
+  const Json json = OneLineOfJson(Shell("$PITH pull --list --json"));
+  ASSERT_EQ(json["models"].size(), 10u);
+  for (const Json& model : json["models"]) EXPECT_TRUE(model["path"].is_null());
+}
+
+// With a real model.
+class CliModelTest : public ::testing::Test {};
+
+TEST_F(CliModelTest, TokenizeRoundTrip) {
+  PITH_REQUIRE_MODEL(model, "smollm2-135m");
+  const std::string text = "Hello, w\xC3\xB6rld <|im_end|>\n  \xF0\x9F\x98\x80";
+  const std::string file = TempDir() + "/text";
+  std::ofstream(file, std::ios::binary) << text;
+  const Json plain = OneLineOfJson(Shell("$PITH tokenize -m " + model + " --json < " + file));
+  const Json special = OneLineOfJson(Shell("$PITH tokenize -m " + model + " --special --json < " + file));
+  ASSERT_TRUE(plain["ids"].is_array());
+  EXPECT_GT(plain["ids"].size(), special["ids"].size());  // the special token is one id only when asked
+  for (const char* option : {"", "--special"}) {
+    EXPECT_EQ(Shell("$PITH tokenize -m " + model + " " + option + " --json < " + file + " | $PITH tokenize --decode -m " +
+                    model).out,
+              text);
+    EXPECT_EQ(Shell("$PITH tokenize -m " + model + " " + option + " < " + file + " | $PITH tokenize --decode -m " + model).out,
+              text);
+  }
+  EXPECT_EQ(OneLineOfJson(Shell("printf '%s' '' | $PITH tokenize --json -m " + model))["ids"].size(), 0u);
+}
+
+TEST_F(CliModelTest, IdsThatAreNoneAreRefused) {
+  PITH_REQUIRE_MODEL(model, "smollm2-135m");
+  for (const char* ids : {"49152", "-1", "1 x", "99999999999999999999", "[1.5]", "{}", "[", "{\"ids\":7}",
+                          "[18446744073709551615]", "[4294967296]"}) {
+    const Outcome outcome = Shell("printf '%s' '" + std::string(ids) + "' | $PITH tokenize --decode --json -m " + model);
+    EXPECT_TRUE(outcome.status == 2 || outcome.status == 5) << ids << outcome.out;
+    EXPECT_TRUE(OneLineOfJson(outcome).contains("error")) << ids;
+  }
+}
+
+TEST_F(CliModelTest, InspectTellsTheModel) {
+  PITH_REQUIRE_MODEL(model, "smollm2-135m");
+  const Json json = OneLineOfJson(Shell("$PITH inspect --json " + model));
+  EXPECT_EQ(json["format"], "gguf");
+  EXPECT_EQ(json["file_bytes"], 98362432);
+  EXPECT_EQ(json["config"]["architecture"], "llama");
+  EXPECT_EQ(json["config"]["hidden_size"], 576);
+  EXPECT_EQ(json["config"]["num_hidden_layers"], 30);
+  EXPECT_EQ(json["parameters"], 134515008);
+  EXPECT_EQ(json["tokenizer_size"], 49152);
+  uint64_t bytes = 0;
+  for (const Json& tensor : json["tensors"]) bytes += tensor["bytes"].get<uint64_t>();
+  EXPECT_EQ(json["total_bytes"], bytes);
+  EXPECT_NEAR(json["bits_per_weight"].get<double>(), 8.0 * static_cast<double>(bytes) / 134515008, 1e-9);
+  EXPECT_EQ(json["tensors"].size(), 272u);
+}
+
+}  // namespace
+}  // namespace pith
