@@ -27,7 +27,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (floats.ok() && floats->size() != value.count) std::abort();
     size_t touched = 0;
     if (strings.ok()) {
-      for (const std::string_view text : *strings) touched += text.empty() ? 0 : static_cast<unsigned char>(text.back());
+      for (const std::string_view text : *strings)
+        touched += text.empty() ? 0 : static_cast<unsigned char>(text.back());
     }
     volatile size_t sink = touched;  // keeps the reads
     (void)sink;

@@ -1,5 +1,5 @@
-// Runs a fuzz target without libFuzzer: on every seed of its corpus, then on random mutations of them. The mutations are
-// a function of the run number alone, so a failure repeats; before each run the input is kept in a file when asked.
+// Runs a fuzz target without libFuzzer: on every seed of its corpus, then on random mutations of them. The mutations
+// are a function of the run number alone, so a failure repeats; before each run the input is kept in a file when asked.
 //
 //   fuzz_gguf CORPUS_DIR [--runs N] [--seconds S] [--keep FILE]
 
@@ -40,9 +40,26 @@ class Dice {
 void PutNumber(std::string* input, Dice* dice) {
   const size_t width = size_t{1} << dice->Below(4);
   if (input->size() < width) return;
-  const uint64_t values[] = {0, 1, 2, 0x7f, 0x80, 0xff, 0xffff, 0x10000, 0x7fffffff, 0x80000000, 0xffffffff,
-                             uint64_t{1} << 32, uint64_t{1} << 62, (uint64_t{1} << 63) - 1, uint64_t{1} << 63,
-                             ~uint64_t{0} - 7, ~uint64_t{0}, input->size(), dice->Bits(), dice->Below(64)};
+  const uint64_t values[] = {0,
+                             1,
+                             2,
+                             0x7f,
+                             0x80,
+                             0xff,
+                             0xffff,
+                             0x10000,
+                             0x7fffffff,
+                             0x80000000,
+                             0xffffffff,
+                             uint64_t{1} << 32,
+                             uint64_t{1} << 62,
+                             (uint64_t{1} << 63) - 1,
+                             uint64_t{1} << 63,
+                             ~uint64_t{0} - 7,
+                             ~uint64_t{0},
+                             input->size(),
+                             dice->Bits(),
+                             dice->Below(64)};
   const uint64_t value = values[dice->Below(std::size(values))];
   std::memcpy(input->data() + dice->Below(input->size() - width + 1), &value, width);
 }

@@ -1,4 +1,5 @@
-// safetensors: whatever the bytes, opening succeeds or gives an error, and every tensor of an accepted file can be read.
+// safetensors: whatever the bytes, opening succeeds or gives an error, and every tensor of an accepted file can be
+// read.
 
 #include <cstdint>
 #include <cstdlib>

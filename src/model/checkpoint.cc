@@ -117,7 +117,8 @@ struct CheckpointBuilder {
     std::map<std::string, std::vector<std::string>> names_of_shard;
     for (const auto& [name, shard] : index["weight_map"].items()) {
       if (!shard.is_string() || !IsPlainFileName(shard.get<std::string>())) {
-        return Error{ErrorCode::kMalformed, index_what + ": the file of tensor '" + name + "' is not a plain file name"};
+        return Error{ErrorCode::kMalformed,
+                     index_what + ": the file of tensor '" + name + "' is not a plain file name"};
       }
       names_of_shard[shard.get<std::string>()].push_back(name);
     }
@@ -137,8 +138,8 @@ struct CheckpointBuilder {
       for (const Tensor& tensor : file.tensors()) {
         const auto entry = index["weight_map"].find(tensor.name);
         if (entry == index["weight_map"].end() || *entry != shard) {
-          return Error{ErrorCode::kMalformed,
-                       index_what + ": tensor '" + tensor.name + "' is in '" + shard + "', which the index does not say"};
+          return Error{ErrorCode::kMalformed, index_what + ": tensor '" + tensor.name + "' is in '" + shard +
+                                                  "', which the index does not say"};
         }
       }
       HashFile(file.file_bytes(), file.header(), file.tensors());

@@ -19,18 +19,19 @@ class GgufFile;
 // One linear-layer quantization scheme of a compressed-tensors "pack-quantized" checkpoint (a `config_groups` entry of
 // `quantization_config` in config.json).
 struct QuantScheme {
-  int bits = 4;            // 4 or 8
-  int64_t group = 0;       // inputs per scale; 0 = one scale per output channel
-  bool symmetric = true;   // false: an integer zero point per scale, or with `minimum` a float
-  bool minimum = false;    // w = scale * u + minimum, pith's extension ("minimum": true): `weight_min` beside the scales
+  int bits = 4;           // 4 or 8
+  int64_t group = 0;      // inputs per scale; 0 = one scale per output channel
+  bool symmetric = true;  // false: an integer zero point per scale, or with `minimum` a float
+  bool minimum = false;   // w = scale * u + minimum, pith's extension ("minimum": true): `weight_min` beside the scales
 };
 
-// Targets and ignore patterns are resolved to module names ("model.layers.0.mlp.up_proj", "model.embed_tokens") on load.
+// Targets and ignore patterns are resolved to module names ("model.layers.0.mlp.up_proj", "model.embed_tokens") on
+// load.
 struct QuantizationConfig {
-  QuantScheme linear;                     // targets "Linear"
+  QuantScheme linear;                            // targets "Linear"
   std::map<std::string, QuantScheme> by_module;  // module name -> scheme, where it differs (lm_head, embeddings, ...)
-  std::set<std::string> ignore;           // all modules that stay unquantized
-  std::optional<int> kv_bits;             // kv_cache_scheme.num_bits
+  std::set<std::string> ignore;                  // all modules that stay unquantized
+  std::optional<int> kv_bits;                    // kv_cache_scheme.num_bits
 
   // The scheme of a linear or embedding module of this model; null when it stays unquantized.
   const QuantScheme* SchemeFor(const std::string& module) const;
@@ -81,8 +82,8 @@ class Checkpoint {
   std::string fingerprint_;
 };
 
-// Row permutation of interleaved-RoPE weights: the row of the GGUF tensor that holds Hugging Face row `row`, for heads of
-// `head_dim` rows each.
+// Row permutation of interleaved-RoPE weights: the row of the GGUF tensor that holds Hugging Face row `row`, for heads
+// of `head_dim` rows each.
 inline int64_t InterleavedRow(int64_t row, int64_t head_dim) {
   const int64_t head = row / head_dim;
   const int64_t in_head = row % head_dim;

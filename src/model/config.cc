@@ -33,20 +33,21 @@ double InverseFrequency(const ModelConfig& config, int64_t pair) {
   return std::pow(config.rope_theta, -2.0 * static_cast<double>(pair) / static_cast<double>(config.head_dim));
 }
 
-// Llama 3: wavelengths beyond the original context are stretched by `factor`, short ones stay, those between are blended.
+// Llama 3: wavelengths beyond the original context are stretched by `factor`, short ones stay, those between are
+// blended.
 double Llama3Frequency(const RopeScaling& scaling, double frequency) {
   const auto context = static_cast<double>(scaling.original_max_position);
   const double wavelength = 2.0 * std::numbers::pi / frequency;
   if (wavelength < context / scaling.high_freq_factor) return frequency;
   if (wavelength > context / scaling.low_freq_factor) return frequency / scaling.factor;
-  const double blend = (context / wavelength - scaling.low_freq_factor) /
-                       (scaling.high_freq_factor - scaling.low_freq_factor);
+  const double blend =
+      (context / wavelength - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor);
   return (1.0 - blend) * frequency / scaling.factor + blend * frequency;
 }
 
-// YaRN (Peng et al. 2023, https://arxiv.org/abs/2309.00071, section 3.2): pairs that turn more than beta_fast times within
-// the original context keep their frequency, those that turn less than beta_slow times are divided by `factor`, with a
-// linear ramp over the pair index between the two.
+// YaRN (Peng et al. 2023, https://arxiv.org/abs/2309.00071, section 3.2): pairs that turn more than beta_fast times
+// within the original context keep their frequency, those that turn less than beta_slow times are divided by `factor`,
+// with a linear ramp over the pair index between the two.
 std::vector<double> YarnFrequencies(const ModelConfig& config) {
   const RopeScaling& scaling = config.rope_scaling;
   const auto dim = static_cast<double>(config.head_dim);
@@ -120,8 +121,8 @@ Status CheckConfig(const ModelConfig& config, const std::string& what) {
     }
   }
   if (config.heads % config.kv_heads != 0) {
-    return malformed(std::to_string(config.heads) + " attention heads cannot share " +
-                     std::to_string(config.kv_heads) + " key/value heads");
+    return malformed(std::to_string(config.heads) + " attention heads cannot share " + std::to_string(config.kv_heads) +
+                     " key/value heads");
   }
   if (config.head_dim % 2 != 0) return malformed("the head size " + std::to_string(config.head_dim) + " is odd");
   if (!std::isfinite(config.rms_eps) || config.rms_eps < 0.0 || config.rms_eps > 1.0) {
@@ -144,8 +145,8 @@ Status CheckConfig(const ModelConfig& config, const std::string& what) {
         scaling.high_freq_factor <= scaling.low_freq_factor) {
       return malformed("the RoPE scaling needs 0 < low_freq_factor < high_freq_factor");
     }
-  } else if (!positive(scaling.beta_fast) || !positive(scaling.beta_slow) ||
-             !std::isfinite(scaling.attention_factor) || scaling.attention_factor < 0.0) {
+  } else if (!positive(scaling.beta_fast) || !positive(scaling.beta_slow) || !std::isfinite(scaling.attention_factor) ||
+             scaling.attention_factor < 0.0) {
     return malformed("beta_fast, beta_slow or attention_factor of the RoPE scaling is not a positive number");
   }
   return {};

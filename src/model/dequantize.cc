@@ -1,8 +1,8 @@
 // Dequantization of floating-point and GGUF block types.
 //
 // The block layouts are those of ggml's quantized types (https://github.com/ggml-org/ggml, ggml-common.h; documented by
-// their reference implementation in the `gguf` Python package, whose results these functions equal bit for bit). Where a
-// minimum is added or subtracted, the product before it is exact in binary32 (at most 22 significant bits), so a
+// their reference implementation in the `gguf` Python package, whose results these functions equal bit for bit). Where
+// a minimum is added or subtracted, the product before it is exact in binary32 (at most 22 significant bits), so a
 // compiler may or may not fuse the two operations without changing any result.
 
 #include <cstring>
@@ -114,8 +114,8 @@ void DequantizeQ5_K(const uint8_t* block, float* out) {
   }
 }
 
-// Two halves of 128 elements; in each, 64 bytes hold the low nibbles of four runs of 32 (runs 0, 1 low; 2, 3 high) and 32
-// bytes their upper two bits. One int8 scale per 16 elements; value (q - 32) * (d * scale).
+// Two halves of 128 elements; in each, 64 bytes hold the low nibbles of four runs of 32 (runs 0, 1 low; 2, 3 high) and
+// 32 bytes their upper two bits. One int8 scale per 16 elements; value (q - 32) * (d * scale).
 void DequantizeQ6_K(const uint8_t* block, float* out) {
   const float d = LoadF16(block + 208);
   const uint8_t* scales = block + 192;

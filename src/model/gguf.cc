@@ -18,9 +18,9 @@ const char* GgufTypeName(GgufType type) {
 
 namespace {
 
-constexpr uint64_t kMaxKeyBytes = 65535;   // of the specification
-constexpr uint64_t kMaxNameBytes = 64;     // of the specification
-constexpr uint32_t kMaxDimensions = 4;     // of the specification
+constexpr uint64_t kMaxKeyBytes = 65535;    // of the specification
+constexpr uint64_t kMaxNameBytes = 64;      // of the specification
+constexpr uint32_t kMaxDimensions = 4;      // of the specification
 constexpr int64_t kMaxAlignment = 1 << 20;  // far above any page size; keeps rounding-up harmless
 
 template <class T>
@@ -57,14 +57,14 @@ struct TensorType {
   std::optional<DType> type;  // nothing: known, but not read by pith
 };
 constexpr TensorType kTensorTypes[] = {
-    {0, "F32", DType::kF32},    {1, "F16", DType::kF16},    {2, "Q4_0", DType::kQ4_0},  {3, "Q4_1", DType::kQ4_1},
-    {6, "Q5_0", DType::kQ5_0},  {7, "Q5_1", DType::kQ5_1},  {8, "Q8_0", DType::kQ8_0},  {9, "Q8_1", {}},
-    {10, "Q2_K", {}},           {11, "Q3_K", {}},           {12, "Q4_K", DType::kQ4_K}, {13, "Q5_K", DType::kQ5_K},
-    {14, "Q6_K", DType::kQ6_K}, {15, "Q8_K", {}},           {16, "IQ2_XXS", {}},        {17, "IQ2_XS", {}},
-    {18, "IQ3_XXS", {}},        {19, "IQ1_S", {}},          {20, "IQ4_NL", {}},         {21, "IQ3_S", {}},
-    {22, "IQ2_S", {}},          {23, "IQ4_XS", {}},         {24, "I8", DType::kI8},     {25, "I16", DType::kI16},
-    {26, "I32", DType::kI32},   {27, "I64", DType::kI64},   {28, "F64", DType::kF64},   {29, "IQ1_M", {}},
-    {30, "BF16", DType::kBF16}, {34, "TQ1_0", {}},          {35, "TQ2_0", {}},          {39, "MXFP4", {}},
+    {0, "F32", DType::kF32},    {1, "F16", DType::kF16},   {2, "Q4_0", DType::kQ4_0},  {3, "Q4_1", DType::kQ4_1},
+    {6, "Q5_0", DType::kQ5_0},  {7, "Q5_1", DType::kQ5_1}, {8, "Q8_0", DType::kQ8_0},  {9, "Q8_1", {}},
+    {10, "Q2_K", {}},           {11, "Q3_K", {}},          {12, "Q4_K", DType::kQ4_K}, {13, "Q5_K", DType::kQ5_K},
+    {14, "Q6_K", DType::kQ6_K}, {15, "Q8_K", {}},          {16, "IQ2_XXS", {}},        {17, "IQ2_XS", {}},
+    {18, "IQ3_XXS", {}},        {19, "IQ1_S", {}},         {20, "IQ4_NL", {}},         {21, "IQ3_S", {}},
+    {22, "IQ2_S", {}},          {23, "IQ4_XS", {}},        {24, "I8", DType::kI8},     {25, "I16", DType::kI16},
+    {26, "I32", DType::kI32},   {27, "I64", DType::kI64},  {28, "F64", DType::kF64},   {29, "IQ1_M", {}},
+    {30, "BF16", DType::kBF16}, {34, "TQ1_0", {}},         {35, "TQ2_0", {}},          {39, "MXFP4", {}},
 };
 
 // Text of a key or name for a message: printable, and short however long the original is.
@@ -133,9 +133,7 @@ class GgufParser {
     uint64_t offset;
   };
 
-  Error Malformed(const std::string& message) const {
-    return {ErrorCode::kMalformed, file_.what_ + ": " + message};
-  }
+  Error Malformed(const std::string& message) const { return {ErrorCode::kMalformed, file_.what_ + ": " + message}; }
   Error Unsupported(const std::string& message) const {
     return {ErrorCode::kUnsupported, file_.what_ + ": " + message};
   }
@@ -267,7 +265,8 @@ class GgufParser {
     uint32_t dimensions = 0;
     if (!Read(&dimensions)) return Truncated(where);
     if (dimensions > kMaxDimensions) {
-      return Malformed("tensor " + Quoted(name) + " has " + std::to_string(dimensions) + " dimensions, at most 4 exist");
+      return Malformed("tensor " + Quoted(name) + " has " + std::to_string(dimensions) +
+                       " dimensions, at most 4 exist");
     }
     for (uint32_t d = 0; d < dimensions; ++d) {
       uint64_t size = 0;
@@ -394,8 +393,9 @@ Error Absent(const GgufFile& file, std::string_view key) {
 }
 
 Error WrongType(const GgufFile& file, std::string_view key, const GgufValue& value, const char* wanted) {
-  return {ErrorCode::kMalformed, file.what() + ": key " + Quoted(key) + " is " + (value.is_array ? "an array of " : "of type ") +
-                                     GgufTypeName(value.type) + ", not " + wanted};
+  return {ErrorCode::kMalformed, file.what() + ": key " + Quoted(key) + " is " +
+                                     (value.is_array ? "an array of " : "of type ") + GgufTypeName(value.type) +
+                                     ", not " + wanted};
 }
 
 }  // namespace

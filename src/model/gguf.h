@@ -60,8 +60,8 @@ class GgufFile {
 
   // Arrays; an absent key is kNotFound.
   Result<std::vector<std::string_view>> GetStrings(std::string_view key) const;
-  Result<std::vector<int64_t>> GetInts(std::string_view key) const;    // any integer type, or bool
-  Result<std::vector<float>> GetFloats(std::string_view key) const;    // f32 or f64
+  Result<std::vector<int64_t>> GetInts(std::string_view key) const;  // any integer type, or bool
+  Result<std::vector<float>> GetFloats(std::string_view key) const;  // f32 or f64
 
   // Tensors in file order, with the file's names ("blk.0.attn_q.weight") and row-major shapes.
   const std::vector<Tensor>& tensors() const { return tensors_; }

@@ -30,7 +30,8 @@ Status AddId(const GgufFile& gguf, std::string_view key, std::vector<int32_t>* i
 }
 
 Status ReadEndIds(const GgufFile& gguf, ModelConfig* config) {
-  for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"}) {
+  for (const char* key :
+       {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"}) {
     PITH_RETURN_IF_ERROR(AddId(gguf, key, &config->eos_ids));
   }
   if (!gguf.Has("tokenizer.ggml.tokens") || !gguf.Has("tokenizer.ggml.token_type")) return {};
@@ -83,7 +84,8 @@ Status ReadRopeScaling(const GgufFile& gguf, const std::string& prefix, ModelCon
   PITH_ASSIGN(config->rope_frequency_divisors, ToFloats(*divisors));
   for (const float divisor : config->rope_frequency_divisors) {
     if (!std::isfinite(divisor) || divisor <= 0.0f) {
-      return Error{ErrorCode::kMalformed, gguf.what() + ": tensor 'rope_freqs.weight' holds a value that is not positive"};
+      return Error{ErrorCode::kMalformed,
+                   gguf.what() + ": tensor 'rope_freqs.weight' holds a value that is not positive"};
     }
   }
   return {};

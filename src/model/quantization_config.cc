@@ -57,8 +57,8 @@ class Target {
       const char* class_name = module.kind == ModuleKind::kEmbedding ? "Embedding" : "Linear";
       return text_ == class_name ? 1 : 0;
     }
-    const std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> data(
-        pcre2_match_data_create(1, nullptr), pcre2_match_data_free);
+    const std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> data(pcre2_match_data_create(1, nullptr),
+                                                                                   pcre2_match_data_free);
     const std::unique_ptr<pcre2_match_context, decltype(&pcre2_match_context_free)> context(
         pcre2_match_context_create(nullptr), pcre2_match_context_free);
     pcre2_set_match_limit(context.get(), kMatchLimit);
@@ -67,7 +67,8 @@ class Target {
     const int code = pcre2_match(regex_.get(), reinterpret_cast<PCRE2_SPTR>(module.name.data()), module.name.size(), 0,
                                  0, data.get(), context.get());
     if (code == PCRE2_ERROR_NOMATCH) return 0;
-    if (code < 0) return Error{ErrorCode::kUnsupported, what + ": target '" + text_ + "' takes too many steps to match"};
+    if (code < 0)
+      return Error{ErrorCode::kUnsupported, what + ": target '" + text_ + "' takes too many steps to match"};
     return 2;
   }
 
@@ -85,9 +86,10 @@ class Parser {
 
   Result<QuantizationConfig> Run() {
     if (!json_.is_object()) return Malformed("is not an object");
-    PITH_RETURN_IF_ERROR(CheckKeys(json_, "", {"quant_method", "format", "config_groups", "ignore", "kv_cache_scheme",
-                                               "quantization_status", "version", "global_compression_ratio",
-                                               "sparsity_config", "transform_config"}));
+    PITH_RETURN_IF_ERROR(
+        CheckKeys(json_, "",
+                  {"quant_method", "format", "config_groups", "ignore", "kv_cache_scheme", "quantization_status",
+                   "version", "global_compression_ratio", "sparsity_config", "transform_config"}));
     PITH_RETURN_IF_ERROR(RequireString(json_, "quant_method", "compressed-tensors"));
     PITH_RETURN_IF_ERROR(RequireString(json_, "format", "pack-quantized"));
     if (!IsNull(json_, "quantization_status")) {
@@ -149,9 +151,10 @@ class Parser {
   Status ReadNumbers(const Json& json, const std::string& where, int* bits, bool* symmetric,
                      bool* minimum = nullptr) const {
     if (!json.is_object()) return Malformed(where + " is not an object");
-    PITH_RETURN_IF_ERROR(CheckKeys(json, where + ": ", {"num_bits", "type", "symmetric", "strategy", "group_size",
-                                                        "dynamic", "actorder", "block_structure", "observer",
-                                                        "observer_kwargs", "scale_dtype", "zp_dtype", "minimum"}));
+    PITH_RETURN_IF_ERROR(
+        CheckKeys(json, where + ": ",
+                  {"num_bits", "type", "symmetric", "strategy", "group_size", "dynamic", "actorder", "block_structure",
+                   "observer", "observer_kwargs", "scale_dtype", "zp_dtype", "minimum"}));
     const auto bits_json = json.find("num_bits");
     if (bits_json == json.end() || !bits_json->is_number_integer()) {
       return Malformed(where + ": 'num_bits' is not an integer");

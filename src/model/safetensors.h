@@ -28,8 +28,8 @@ class SafetensorsFile {
                                                               std::shared_ptr<const void> owner,
                                                               const std::string& what);
 
-  const std::vector<Tensor>& tensors() const { return tensors_; }  // in order of offset
-  const Tensor* Find(std::string_view name) const;                 // null if absent
+  const std::vector<Tensor>& tensors() const { return tensors_; }                   // in order of offset
+  const Tensor* Find(std::string_view name) const;                                  // null if absent
   const std::map<std::string, std::string>& metadata() const { return metadata_; }  // "__metadata__"
 
   std::span<const std::byte> header() const { return header_; }  // length field and JSON
@@ -86,8 +86,8 @@ class SafetensorsWriter {
   int fd_ = -1;
   std::vector<SafetensorsEntry> entries_;
   std::vector<uint64_t> sizes_;
-  size_t current_ = 0;     // entry being written
-  uint64_t written_ = 0;   // bytes of it
+  size_t current_ = 0;    // entry being written
+  uint64_t written_ = 0;  // bytes of it
   uint64_t file_bytes_ = 0;
 };
 

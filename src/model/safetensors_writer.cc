@@ -111,7 +111,8 @@ Status SafetensorsWriter::Write(std::string_view name, std::span<const std::byte
   if (fd_ < 0) return Error{ErrorCode::kInvalidArgument, "'" + path_ + "' has been finished"};
   if (bytes.empty()) return {};
   if (current_ == entries_.size() || entries_[current_].name != name) {
-    const std::string expected = current_ == entries_.size() ? "nothing more" : "tensor '" + entries_[current_].name + "'";
+    const std::string expected =
+        current_ == entries_.size() ? "nothing more" : "tensor '" + entries_[current_].name + "'";
     return Error{ErrorCode::kInvalidArgument,
                  "'" + path_ + "' expects " + expected + ", not tensor '" + std::string(name) + "'"};
   }
@@ -127,7 +128,8 @@ Status SafetensorsWriter::Write(std::string_view name, std::span<const std::byte
 Status SafetensorsWriter::Finish() {
   if (fd_ < 0) return Error{ErrorCode::kInvalidArgument, "'" + path_ + "' has been finished"};
   if (current_ != entries_.size()) {
-    return Error{ErrorCode::kInvalidArgument, "tensor '" + entries_[current_].name + "' of '" + path_ + "' is not complete"};
+    return Error{ErrorCode::kInvalidArgument,
+                 "tensor '" + entries_[current_].name + "' of '" + path_ + "' is not complete"};
   }
   if (::fsync(fd_) != 0) return WriteError(path_);
   const int fd = std::exchange(fd_, -1);

@@ -123,8 +123,8 @@ float F16ToF32(uint16_t bits) {
   if (magnitude < 0x0400u) {  // zero and subnormals: a multiple of 2^-24, exact in binary32
     return FromBits(sign | Bits(static_cast<float>(magnitude) * 0x1p-24f));
   }
-  uint32_t word = (magnitude << 13) + (112u << 23);       // exponent bias 15 -> 127
-  if (magnitude >= 0x7c00u) word += 112u << 23;           // infinity and NaN: exponent 255
+  uint32_t word = (magnitude << 13) + (112u << 23);  // exponent bias 15 -> 127
+  if (magnitude >= 0x7c00u) word += 112u << 23;      // infinity and NaN: exponent 255
   return FromBits(sign | word);
 }
 

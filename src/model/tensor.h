@@ -15,9 +15,27 @@
 namespace pith {
 
 enum class DType {
-  kF64, kF32, kF16, kBF16,                      // floating point
-  kI64, kI32, kI16, kI8, kU64, kU32, kU16, kU8, kBool,  // integers
-  kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ8_0, kQ4_K, kQ5_K, kQ6_K,  // GGUF block types
+  kF64,
+  kF32,
+  kF16,
+  kBF16,  // floating point
+  kI64,
+  kI32,
+  kI16,
+  kI8,
+  kU64,
+  kU32,
+  kU16,
+  kU8,
+  kBool,  // integers
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kQ8_0,
+  kQ4_K,
+  kQ5_K,
+  kQ6_K,  // GGUF block types
 };
 
 const char* DTypeName(DType type);  // "F32", "BF16", "Q4_K", ...
@@ -39,7 +57,8 @@ std::string ShapeText(const std::vector<int64_t>& shape);
 
 // A view of one tensor. `shape` is in row-major (Hugging Face) order: [out, in] for a linear layer. Blocks of GGUF
 // types run along the last dimension, which is a multiple of the block. `data` has exactly the size that type and shape
-// give (the loaders check this), but may start at any address: read elements with memcpy. `owner` keeps the bytes alive.
+// give (the loaders check this), but may start at any address: read elements with memcpy. `owner` keeps the bytes
+// alive.
 struct Tensor {
   std::string name;
   DType type = DType::kF32;

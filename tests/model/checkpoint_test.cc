@@ -70,8 +70,8 @@ TEST(HfCheckpoint, EveryTensorMustBeThereWithItsShape) {
 }
 
 TEST(HfCheckpoint, TensorsWithoutAPlaceAreRefused) {
-  for (const char* name : {"model.layers.0.self_attn.q_proj.bias", "model.layers.2.input_layernorm.weight", "score.weight",
-                           "model.layers.0.self_attn.k_scale"}) {
+  for (const char* name : {"model.layers.0.self_attn.q_proj.bias", "model.layers.2.input_layernorm.weight",
+                           "score.weight", "model.layers.0.self_attn.k_scale"}) {
     TinyCheckpoint tiny;
     tiny.tensors[name] = Zeros({64});
     ExpectError(tiny.Write(), ErrorCode::kUnsupported, name);
@@ -130,34 +130,41 @@ TEST(HfCheckpoint, Shards) {
   const std::string name = "model.layers.1.mlp.up_proj.weight";
   ExpectError(WriteShards([&](Json* map) { (*map)[name] = "model-00003-of-00002.safetensors"; }), ErrorCode::kNotFound,
               "model-00003");
-  ExpectError(WriteShards([&](Json* map) { (*map)[name] = "model-00001-of-00002.safetensors"; }), ErrorCode::kMalformed, name);
+  ExpectError(WriteShards([&](Json* map) { (*map)[name] = "model-00001-of-00002.safetensors"; }), ErrorCode::kMalformed,
+              name);
   ExpectError(WriteShards([&](Json* map) { map->erase(name); }), ErrorCode::kMalformed, name);
   ExpectError(WriteShards([&](Json* map) { (*map)["model.more"] = "model-00001-of-00002.safetensors"; }),
               ErrorCode::kMalformed, "model.more");
-  ExpectError(WriteShards({}, [](auto* second) { (*second)["model.norm.weight"] = Zeros({64}); }), ErrorCode::kMalformed,
-              "model.norm.weight");
-  for (const char* path : {"../model.safetensors", "/etc/passwd", "sub/x.safetensors", "..", ".", "", "a\\b", ".hidden"}) {
+  ExpectError(WriteShards({}, [](auto* second) { (*second)["model.norm.weight"] = Zeros({64}); }),
+              ErrorCode::kMalformed, "model.norm.weight");
+  for (const char* path :
+       {"../model.safetensors", "/etc/passwd", "sub/x.safetensors", "..", ".", "", "a\\b", ".hidden"}) {
     ExpectError(WriteShards([&](Json* map) { (*map)[name] = path; }), ErrorCode::kMalformed, "plain file name");
   }
   ExpectError(WriteShards([&](Json* map) { (*map)[name] = 3; }), ErrorCode::kMalformed, "plain file name");
-  ExpectError(WriteShards([&](Json* map) { (*map)[name] = std::string("a\0b", 3); }), ErrorCode::kMalformed, "plain file name");
+  ExpectError(WriteShards([&](Json* map) { (*map)[name] = std::string("a\0b", 3); }), ErrorCode::kMalformed,
+              "plain file name");
   ExpectError(WriteShards([&](Json* map) { *map = Json::array(); }), ErrorCode::kMalformed, "weight_map");
 }
 
 Json Weights(int bits, int64_t group, bool symmetric = true) {
-  Json weights = {{"num_bits", bits}, {"type", "int"}, {"symmetric", symmetric}, {"dynamic", false}, {"actorder", nullptr},
-                  {"strategy", group > 0 ? "group" : "channel"}, {"observer", "minmax"}, {"observer_kwargs", Json::object()}};
+  Json weights = {{"num_bits", bits},       {"type", "int"},
+                  {"symmetric", symmetric}, {"dynamic", false},
+                  {"actorder", nullptr},    {"strategy", group > 0 ? "group" : "channel"},
+                  {"observer", "minmax"},   {"observer_kwargs", Json::object()}};
   if (group > 0) weights["group_size"] = group;
   return weights;
 }
 
 Json Quantization(Json groups, Json ignore) {
-  return {{"quant_method", "compressed-tensors"}, {"format", "pack-quantized"}, {"quantization_status", "compressed"},
-          {"config_groups", std::move(groups)}, {"ignore", std::move(ignore)}, {"kv_cache_scheme", nullptr}};
+  return {{"quant_method", "compressed-tensors"}, {"format", "pack-quantized"},  {"quantization_status", "compressed"},
+          {"config_groups", std::move(groups)},   {"ignore", std::move(ignore)}, {"kv_cache_scheme", nullptr}};
 }
 
 Json Group(const std::vector<std::string>& targets, Json weights) {
-  return {{"targets", targets}, {"weights", std::move(weights)}, {"input_activations", nullptr},
+  return {{"targets", targets},
+          {"weights", std::move(weights)},
+          {"input_activations", nullptr},
           {"output_activations", nullptr}};
 }
 
@@ -199,8 +206,8 @@ TEST(PackedCheckpoint, GroupsByNamePatternAndClass) {
                                                      {"b", Group({"re:.*v_proj$"}, Weights(8, 64))},
                                                      {"c", Group({"lm_head", "Embedding"}, Weights(8, 0))}},
                                                     {"re:.*1[.]mlp[.]down"});
-  tiny.config["quantization_config"]["kv_cache_scheme"] = {{"num_bits", 8}, {"type", "int"}, {"symmetric", true},
-                                                            {"strategy", "tensor"}, {"dynamic", false}};
+  tiny.config["quantization_config"]["kv_cache_scheme"] = {
+      {"num_bits", 8}, {"type", "int"}, {"symmetric", true}, {"strategy", "tensor"}, {"dynamic", false}};
   tiny.tensors["model.layers.0.self_attn.k_scale"] = Zeros({1});
   const auto checkpoint = Checkpoint::Open(tiny.Write());
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
@@ -263,22 +270,30 @@ TEST(PackedCheckpoint, FieldsThatChangeTheMeaningAreRefused) {
   ExpectError(with([](Json* json) { (*json)["format"] = "int-quantized"; }), kUnsupported, "int-quantized");
   ExpectError(with([](Json* json) { (*json)["quantization_status"] = "calibration"; }), kUnsupported, "calibration");
   ExpectError(with([](Json* json) { (*json)["novel"] = 1; }), kUnsupported, "novel");
-  ExpectError(with([](Json* json) { (*json)["transform_config"] = {{"config_groups", 1}}; }), kUnsupported, "transform");
+  ExpectError(with([](Json* json) {
+                (*json)["transform_config"] = {{"config_groups", 1}};
+              }),
+              kUnsupported, "transform");
   ExpectError(with([](Json* json) { (*json)["sparsity_config"] = {{"format", "dense"}}; }), kUnsupported, "sparsity");
   ExpectError(with([](Json* json) { (*json)["config_groups"] = Json::object(); }), kMalformed, "config_groups");
-  ExpectError(with([](Json* json) { (*json)["config_groups"]["group_0"]["targets"] = Json::array(); }), kMalformed, "targets");
+  ExpectError(with([](Json* json) { (*json)["config_groups"]["group_0"]["targets"] = Json::array(); }), kMalformed,
+              "targets");
   ExpectError(with([](Json* json) { (*json)["config_groups"]["group_0"]["targets"] = {"re:("}; }), kMalformed, "re:(");
-  ExpectError(with([](Json* json) { (*json)["config_groups"]["group_0"]["targets"] = {"re:(\\w+[.]?)+(\\w+[.]?)+[!-#]"}; }), kUnsupported,
-              "too many steps");
+  ExpectError(
+      with([](Json* json) { (*json)["config_groups"]["group_0"]["targets"] = {"re:(\\w+[.]?)+(\\w+[.]?)+[!-#]"}; }),
+      kUnsupported, "too many steps");
   ExpectError(with([](Json* json) { (*json)["config_groups"]["group_0"]["input_activations"] = Weights(8, 0); }),
               kUnsupported, "input_activations");
-  ExpectError(with([](Json* json) { (*json)["config_groups"]["group_0"]["weights"] = nullptr; }), kUnsupported, "weights");
+  ExpectError(with([](Json* json) { (*json)["config_groups"]["group_0"]["weights"] = nullptr; }), kUnsupported,
+              "weights");
   ExpectError(with([](Json* json) { (*json)["ignore"] = {1}; }), kMalformed, "ignore");
-  ExpectError(with([](Json* json) { (*json)["kv_cache_scheme"] = {{"num_bits", 8}, {"type", "float"}}; }), kUnsupported,
-              "kv_cache_scheme");
+  ExpectError(with([](Json* json) {
+                (*json)["kv_cache_scheme"] = {{"num_bits", 8}, {"type", "float"}};
+              }),
+              kUnsupported, "kv_cache_scheme");
   ExpectError(with([](Json* json) { (*json)["kv_cache_scheme"] = Weights(4, 0); }), kUnsupported, "kv_cache_scheme");
-  ExpectError(with([](Json* json) { (*json)["config_groups"]["other"] = Group({"Linear"}, Weights(8, 0)); }), kMalformed,
-              "differ");
+  ExpectError(with([](Json* json) { (*json)["config_groups"]["other"] = Group({"Linear"}, Weights(8, 0)); }),
+              kMalformed, "differ");
   ExpectError(with_weights("num_bits", 3), kUnsupported, "num_bits");
   ExpectError(with_weights("num_bits", "4"), kMalformed, "num_bits");
   ExpectError(with_weights("type", "float"), kUnsupported, "type");
@@ -289,6 +304,58 @@ TEST(PackedCheckpoint, FieldsThatChangeTheMeaningAreRefused) {
   ExpectError(with_weights("group_size", 0), kMalformed, "group_size");
   ExpectError(with_weights("group_size", ~uint64_t{0}), kMalformed, "group_size");
   ExpectError(with_weights("block_structure", "2x4"), kUnsupported, "block_structure");
+}
+
+// Reads one field of `bits` bits out of words packed along an axis.
+int Field(const Tensor& words, int64_t index, int64_t shift, int bits) {
+  uint32_t word;
+  std::memcpy(&word, words.data.data() + 4 * index, 4);
+  return static_cast<int>((word >> shift) & ((1u << bits) - 1u)) - (1 << (bits - 1));
+}
+
+TEST(PackedCheckpoint, MadeByCompressedTensorsItself) {
+  const auto expected = SafetensorsFile::Open(testing::GoldenPath("compressed_tensors/expected.safetensors"));
+  ASSERT_TRUE(expected.ok()) << expected.error().message;
+  int compared = 0;
+  for (const std::string folder : {"symmetric", "asymmetric"}) {
+    const auto checkpoint = Checkpoint::Open(testing::GoldenPath("compressed_tensors/" + folder));
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
+    const QuantizationConfig& quantization = *(*checkpoint)->quantization();
+    EXPECT_EQ(quantization.linear.symmetric, folder == "symmetric");
+    EXPECT_EQ(quantization.SchemeFor("lm_head") != nullptr, folder == "symmetric");
+    EXPECT_EQ(quantization.SchemeFor("model.layers.0.mlp.down_proj") != nullptr, folder == "symmetric");
+    EXPECT_EQ(quantization.SchemeFor("model.embed_tokens"), nullptr);
+
+    for (const Tensor& tensor : (*expected)->tensors()) {
+      if (tensor.name.substr(0, folder.size() + 1) != folder + "/") continue;
+      const std::string weight = tensor.name.substr(folder.size() + 1);
+      const QuantScheme* scheme = quantization.SchemeFor(weight.substr(0, weight.size() - 7));
+      ASSERT_NE(scheme, nullptr) << weight;
+      const Tensor* packed = (*checkpoint)->Find(weight + "_packed");
+      const Tensor* zeros = (*checkpoint)->Find(weight + "_zero_point");
+      ASSERT_NE(packed, nullptr);
+      EXPECT_EQ(zeros == nullptr, scheme->symmetric);
+      const std::vector<float> scales = *ToFloats(*(*checkpoint)->Find(weight + "_scale"));
+      const std::vector<float> values = *ToFloats(tensor);
+      const int64_t in = tensor.cols(), per_word = 32 / scheme->bits;
+      const int64_t groups = scheme->group > 0 ? in / scheme->group : 1;
+      for (int64_t row = 0; row < tensor.rows(); ++row) {
+        for (int64_t col = 0; col < in; ++col) {
+          const int64_t group = col * groups / in;
+          const int quant =
+              Field(*packed, row * packed->cols() + col / per_word, col % per_word * scheme->bits, scheme->bits);
+          const int zero = zeros == nullptr ? 0
+                                            : Field(*zeros, row / per_word * groups + group,
+                                                    row % per_word * scheme->bits, scheme->bits);
+          const float value = static_cast<float>(quant - zero) * scales[static_cast<size_t>(row * groups + group)];
+          ASSERT_EQ(BF16ToF32(F32ToBF16(value)), values[static_cast<size_t>(row * in + col)])
+              << tensor.name << " " << row << "," << col;
+        }
+      }
+      ++compared;
+    }
+  }
+  EXPECT_EQ(compared, 8 + 6);
 }
 
 // A llama GGUF of the same sizes as TinyCheckpoint.
@@ -346,9 +413,12 @@ TEST(GgufCheckpoint, HasHuggingFaceNames) {
 }
 
 TEST(GgufCheckpoint, Refusals) {
-  ExpectError(WriteGguf(TinyGguf().AddFloats("blk.0.attn_qkv.weight", {64}, 0.0f)), ErrorCode::kUnsupported, "attn_qkv");
-  ExpectError(WriteGguf(TinyGguf().AddFloats("blk.2.attn_norm.weight", {64}, 0.0f)), ErrorCode::kUnsupported, "layers.2");
-  ExpectError(WriteGguf(TinyGguf().AddFloats("blk.00.attn_norm.weight", {64}, 0.0f)), ErrorCode::kUnsupported, "blk.00");
+  ExpectError(WriteGguf(TinyGguf().AddFloats("blk.0.attn_qkv.weight", {64}, 0.0f)), ErrorCode::kUnsupported,
+              "attn_qkv");
+  ExpectError(WriteGguf(TinyGguf().AddFloats("blk.2.attn_norm.weight", {64}, 0.0f)), ErrorCode::kUnsupported,
+              "layers.2");
+  ExpectError(WriteGguf(TinyGguf().AddFloats("blk.00.attn_norm.weight", {64}, 0.0f)), ErrorCode::kUnsupported,
+              "blk.00");
   ExpectError(WriteGguf(TinyGguf().AddFloats("blk.99999999999.attn_norm.weight", {64}, 0.0f)), ErrorCode::kUnsupported,
               "blk.99999999999");
   ExpectError(WriteGguf(TinyGguf().AddFloats("blk.0.attn_q.bias", {64}, 0.0f)), ErrorCode::kNotFound, "k_proj.bias");

@@ -16,9 +16,9 @@ using testing::GgufBuilder;
 using testing::ParseGguf;
 
 Json Base(const std::string& type = "llama") {
-  return Json{{"model_type", type},       {"hidden_size", 64},         {"intermediate_size", 128},
-              {"num_hidden_layers", 2},   {"num_attention_heads", 4},  {"num_key_value_heads", 2},
-              {"vocab_size", 300},        {"rms_norm_eps", 1e-5},      {"max_position_embeddings", 512},
+  return Json{{"model_type", type},     {"hidden_size", 64},        {"intermediate_size", 128},
+              {"num_hidden_layers", 2}, {"num_attention_heads", 4}, {"num_key_value_heads", 2},
+              {"vocab_size", 300},      {"rms_norm_eps", 1e-5},     {"max_position_embeddings", 512},
               {"rope_theta", 10000.0}};
 }
 
@@ -63,7 +63,8 @@ TEST(HfConfig, Llama) {
 }
 
 TEST(HfConfig, BiasesAndTies) {
-  const auto llama = Parse(With(With(With(Base(), "attention_bias", true), "mlp_bias", true), "tie_word_embeddings", true));
+  const auto llama =
+      Parse(With(With(With(Base(), "attention_bias", true), "mlp_bias", true), "tie_word_embeddings", true));
   EXPECT_TRUE(llama->attention_bias && llama->attention_out_bias && llama->mlp_bias && llama->tied_embeddings);
   const auto qwen2 = Parse(With(Base("qwen2"), "attention_bias", false));  // the class always has them on q, k, v
   EXPECT_TRUE(qwen2->attention_bias);
@@ -83,9 +84,9 @@ TEST(HfConfig, MissingAndOutOfRangeSizesNameTheKey) {
     ExpectError(With(Base(), key, nullptr), ErrorCode::kMalformed, key);
   }
   const std::pair<const char*, const char*> sizes[] = {
-      {"hidden_size", ""}, {"intermediate_size", "MLP"}, {"num_hidden_layers", "layers"}, {"num_attention_heads", ""},
-      {"num_key_value_heads", "key/value"}, {"head_dim", "head size"}, {"vocab_size", "vocabulary"},
-      {"max_position_embeddings", "position"}};
+      {"hidden_size", ""},          {"intermediate_size", "MLP"},           {"num_hidden_layers", "layers"},
+      {"num_attention_heads", ""},  {"num_key_value_heads", "key/value"},   {"head_dim", "head size"},
+      {"vocab_size", "vocabulary"}, {"max_position_embeddings", "position"}};
   for (const auto& [key, part] : sizes) {
     for (const Json& value : {Json(0), Json(-1), Json(int64_t{1} << 62), Json(std::numeric_limits<int64_t>::min())}) {
       ExpectError(With(Base(), key, value), ErrorCode::kMalformed, part);
@@ -119,7 +120,8 @@ TEST(HfConfig, RefusesWhatWouldChangeTheResult) {
   EXPECT_TRUE(Parse(With(window, "use_sliding_window", false)).ok());
   ExpectError(With(window, "use_sliding_window", true), ErrorCode::kUnsupported, "liding");
   EXPECT_TRUE(Parse(With(With(window, "use_sliding_window", true), "max_window_layers", 2)).ok());
-  ExpectError(With(window, "layer_types", {"full_attention", "sliding_attention"}), ErrorCode::kUnsupported, "layer_types");
+  ExpectError(With(window, "layer_types", {"full_attention", "sliding_attention"}), ErrorCode::kUnsupported,
+              "layer_types");
   EXPECT_TRUE(Parse(With(window, "layer_types", {"full_attention", "full_attention"})).ok());
 
   for (const char* type : {"dynamic", "longrope", "mrope", "su"}) {
@@ -128,23 +130,30 @@ TEST(HfConfig, RefusesWhatWouldChangeTheResult) {
 }
 
 TEST(HfConfig, RopeScalingInBothSpellings) {
-  const Json llama3 = {{"rope_type", "llama3"},      {"factor", 8.0}, {"low_freq_factor", 1.0},
-                       {"high_freq_factor", 4.0}, {"original_max_position_embeddings", 8192}};
-  for (const auto& config : {Parse(With(Base(), "rope_scaling", llama3)),
-                             Parse(With(Without(Base(), "rope_theta"), "rope_parameters", With(llama3, "rope_theta", 5e5)))}) {
+  const Json llama3 = {{"rope_type", "llama3"},
+                       {"factor", 8.0},
+                       {"low_freq_factor", 1.0},
+                       {"high_freq_factor", 4.0},
+                       {"original_max_position_embeddings", 8192}};
+  for (const auto& config :
+       {Parse(With(Base(), "rope_scaling", llama3)),
+        Parse(With(Without(Base(), "rope_theta"), "rope_parameters", With(llama3, "rope_theta", 5e5)))}) {
     ASSERT_TRUE(config.ok()) << config.error().message;
     EXPECT_EQ(config->rope_scaling.kind, RopeScalingKind::kLlama3);
     EXPECT_EQ(config->rope_scaling.factor, 8.0);
     EXPECT_EQ(config->rope_scaling.original_max_position, 8192);
   }
-  EXPECT_EQ(Parse(With(Without(Base(), "rope_theta"), "rope_parameters", {{"rope_type", "default"}, {"rope_theta", 5e5}}))
-                ->rope_theta, 5e5);
+  EXPECT_EQ(
+      Parse(With(Without(Base(), "rope_theta"), "rope_parameters", {{"rope_type", "default"}, {"rope_theta", 5e5}}))
+          ->rope_theta,
+      5e5);
   EXPECT_EQ(Parse(With(Base(), "rope_scaling", {{"type", "linear"}, {"factor", 2}}))->rope_scaling.kind,
             RopeScalingKind::kLinear);
   for (const char* key : {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}) {
     ExpectError(With(Base(), "rope_scaling", Without(llama3, key)), ErrorCode::kMalformed, key);
   }
-  ExpectError(With(Base(), "rope_scaling", With(llama3, "high_freq_factor", 1.0)), ErrorCode::kMalformed, "freq_factor");
+  ExpectError(With(Base(), "rope_scaling", With(llama3, "high_freq_factor", 1.0)), ErrorCode::kMalformed,
+              "freq_factor");
   ExpectError(With(Base(), "rope_scaling", With(llama3, "factor", 0.0)), ErrorCode::kMalformed, "factor");
   ExpectError(With(Base(), "rope_scaling", With(llama3, "original_max_position_embeddings", 0)), ErrorCode::kMalformed,
               "original");
@@ -156,7 +165,8 @@ TEST(HfConfig, RopeScalingInBothSpellings) {
 TEST(HfConfig, TokenIds) {
   EXPECT_EQ(Parse(With(Base(), "eos_token_id", 7))->eos_ids, std::vector<int32_t>{7});
   EXPECT_TRUE(Parse(With(Base(), "eos_token_id", nullptr))->eos_ids.empty());
-  for (const Json& value : {Json(-1), Json(int64_t{1} << 31), Json(~uint64_t{0}), Json(1.0), Json("2"), Json({1, "2"})}) {
+  for (const Json& value :
+       {Json(-1), Json(int64_t{1} << 31), Json(~uint64_t{0}), Json(1.0), Json("2"), Json({1, "2"})}) {
     ExpectError(With(Base(), "eos_token_id", value), ErrorCode::kMalformed, "eos_token_id");
   }
   ModelConfig config = *Parse(With(Base(), "eos_token_id", 7));
@@ -230,7 +240,8 @@ TEST(GgufConfig, RopeScaling) {
   EXPECT_EQ(linear->rope_scaling.kind, RopeScalingKind::kLinear);
   EXPECT_EQ(linear->rope_scaling.factor, 4.0);
   EXPECT_EQ(ParseGgufConfig(Metadata("llama").AddF32("llama.rope.scale_linear", 2.0f))->rope_scaling.factor, 2.0);
-  const auto yarn = ParseGgufConfig(Metadata("qwen2").AddString("qwen2.rope.scaling.type", "yarn")
+  const auto yarn = ParseGgufConfig(Metadata("qwen2")
+                                        .AddString("qwen2.rope.scaling.type", "yarn")
                                         .AddF32("qwen2.rope.scaling.factor", 4.0f)
                                         .AddU32("qwen2.rope.scaling.original_context_length", 128));
   EXPECT_EQ(yarn->rope_scaling.kind, RopeScalingKind::kYarn);
@@ -246,8 +257,10 @@ TEST(GgufConfig, RopeScaling) {
   for (size_t i = 0; i < 8; ++i) {
     EXPECT_EQ(ComputeRopeFrequencies(*divided).inv_freq[i], ComputeRopeFrequencies(*plain).inv_freq[i] / 2.0);
   }
-  EXPECT_EQ(ParseGgufConfig(Metadata("llama").AddFloats("rope_freqs.weight", {4}, 2.0f)).error().code, ErrorCode::kMismatch);
-  EXPECT_EQ(ParseGgufConfig(Metadata("llama").AddFloats("rope_freqs.weight", {8}, 0.0f)).error().code, ErrorCode::kMalformed);
+  EXPECT_EQ(ParseGgufConfig(Metadata("llama").AddFloats("rope_freqs.weight", {4}, 2.0f)).error().code,
+            ErrorCode::kMismatch);
+  EXPECT_EQ(ParseGgufConfig(Metadata("llama").AddFloats("rope_freqs.weight", {8}, 0.0f)).error().code,
+            ErrorCode::kMalformed);
 }
 
 TEST(GgufConfig, Refusals) {
@@ -263,8 +276,10 @@ TEST(GgufConfig, Refusals) {
   EXPECT_EQ(code(Metadata("llama").AddU32("llama.rope.dimension_count", 8)), ErrorCode::kUnsupported);
   EXPECT_EQ(code(Metadata("llama").AddU32("llama.attention.value_length", 8)), ErrorCode::kUnsupported);
   EXPECT_EQ(code(Metadata("llama").AddU32("llama.attention.key_length", 0)), ErrorCode::kMalformed);
-  EXPECT_EQ(code(Metadata("llama").AddU32("llama.attention.key_length", 15)
-                     .AddU32("llama.attention.value_length", 15).AddU32("llama.rope.dimension_count", 15)),
+  EXPECT_EQ(code(Metadata("llama")
+                     .AddU32("llama.attention.key_length", 15)
+                     .AddU32("llama.attention.value_length", 15)
+                     .AddU32("llama.rope.dimension_count", 15)),
             ErrorCode::kMalformed);
   GgufBuilder no_embedding = Metadata("llama");
   EXPECT_EQ(ConfigFromGguf(**ParseGguf(no_embedding.Build())).error().code, ErrorCode::kNotFound);

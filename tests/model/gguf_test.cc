@@ -159,7 +159,8 @@ TEST(Gguf, RefusesBadKeys) {
   EXPECT_TRUE(ParseGguf(GgufBuilder().AddU32(std::string(65535, 'k'), 1).Build()).ok());
   // The length of a key: huge, and so large that adding anything to it wraps.
   for (const uint64_t length : {uint64_t{1} << 30, ~uint64_t{0}, ~uint64_t{0} - 7}) {
-    const std::string bytes = "GGUF" + Raw(3u) + Raw<uint64_t>(0) + Raw<uint64_t>(1) + Raw(length) + std::string(64, 'k');
+    const std::string bytes =
+        "GGUF" + Raw(3u) + Raw<uint64_t>(0) + Raw<uint64_t>(1) + Raw(length) + std::string(64, 'k');
     ExpectMalformed(bytes, "the key of metadata entry 0");
   }
 }
@@ -229,10 +230,10 @@ TEST(Gguf, RefusesBadShapes) {
   ExpectMalformed(with({1, 1, 1, 1, 1}, kF32), "5 dimensions");
   ExpectMalformed(with({uint64_t{1} << 63}, kF32), "'t' has dimension");
   ExpectMalformed(with({~uint64_t{0}}, kF32), "'t' has dimension");
-  ExpectMalformed(with({uint64_t{1} << 62}, kF32), "cannot have shape");                         // bytes overflow
-  ExpectMalformed(with({uint64_t{1} << 32, uint64_t{1} << 32}, kF16), "cannot have shape");      // elements wrap to 0
+  ExpectMalformed(with({uint64_t{1} << 62}, kF32), "cannot have shape");                     // bytes overflow
+  ExpectMalformed(with({uint64_t{1} << 32, uint64_t{1} << 32}, kF16), "cannot have shape");  // elements wrap to 0
   ExpectMalformed(with({uint64_t{1} << 61, 2, 2, 2}, kQ4_0), "cannot have shape");
-  ExpectMalformed(with({100}, kQ4_0), "cannot have shape");                                      // part of a block
+  ExpectMalformed(with({100}, kQ4_0), "cannot have shape");  // part of a block
   ExpectMalformed(with({128, 2}, kQ4_K), "cannot have shape");
   ExpectMalformed(GgufBuilder().AddTensorAt("t", std::vector<uint64_t>(1000, 1), kF32, 0).Build(), "1000 dimensions");
 }
@@ -251,7 +252,8 @@ TEST(Gguf, RefusesDataOutsideTheFile) {
   }
   ExpectMalformed(sum.Build(), "lies outside");
   ExpectMalformed(
-      GgufBuilder().AddTensor("a", {16}, kF32, std::string(64, '\0')).AddTensorAt("b", {8}, kF32, 32).Build(), "overlap");
+      GgufBuilder().AddTensor("a", {16}, kF32, std::string(64, '\0')).AddTensorAt("b", {8}, kF32, 32).Build(),
+      "overlap");
 }
 
 TEST(Gguf, RefusesBadTensorNamesAndTypes) {

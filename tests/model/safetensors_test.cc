@@ -101,7 +101,8 @@ TEST(Safetensors, RefusesBadFields) {
   ExpectMalformed(OneTensor(R"("dtype":"U8","shape":[1],"data_offsets":[0,1],"x":0)", 1), "unknown field 'x'");
   ExpectMalformed(OneTensor(R"("dtype":"U8","dtype":"U8","shape":[1],"data_offsets":[0,1])", 1), "'dtype' twice");
   ExpectMalformed(OneTensor(R"("dtype":8,"shape":[1],"data_offsets":[0,1])", 1), "'dtype' of tensor 't'");
-  ExpectError(OneTensor(R"("dtype":"F8_E4M3","shape":[1],"data_offsets":[0,1])", 1), ErrorCode::kUnsupported, "F8_E4M3");
+  ExpectError(OneTensor(R"("dtype":"F8_E4M3","shape":[1],"data_offsets":[0,1])", 1), ErrorCode::kUnsupported,
+              "F8_E4M3");
   ExpectMalformed(OneTensor(R"("dtype":"U8","shape":1,"data_offsets":[0,1])", 1), "'shape' of tensor 't'");
   for (const char* size : {"-1", "1.0", "1e0", "\"1\"", "null", "true", "[1]", "{}", "9223372036854775808",
                            "18446744073709551616", "-9223372036854775808"}) {
@@ -113,7 +114,8 @@ TEST(Safetensors, RefusesBadFields) {
   ExpectMalformed(OneTensor(R"("dtype":"U8","shape":[1],"data_offsets":[0])", 1), "fewer than 2");
   ExpectMalformed(OneTensor(R"("dtype":"U8","shape":[1],"data_offsets":[0,1,1])", 1), "too many");
   ExpectMalformed(File(R"({"t":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
-                       R"("t":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})", "xx"),
+                       R"("t":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})",
+                       "xx"),
                   "'t' appears twice");
   std::string long_shape = "1";
   for (int i = 0; i < 100; ++i) long_shape += ",1";
@@ -131,10 +133,12 @@ TEST(Safetensors, RefusesBadRanges) {
   ExpectMalformed(OneTensor(R"("dtype":"F32","shape":[1],"data_offsets":[0,8])", 8), "does not fit");
   ExpectMalformed(OneTensor(R"("dtype":"U8","shape":[4294967296,4294967296],"data_offsets":[0,0])", 0), "does not fit");
   ExpectMalformed(OneTensor(R"("dtype":"F32","shape":[4611686018427387904],"data_offsets":[0,0])", 0), "does not fit");
-  ExpectMalformed(OneTensor(R"("dtype":"U8","shape":[9223372036854775807,2,0],"data_offsets":[0,0])", 0), "does not fit");
+  ExpectMalformed(OneTensor(R"("dtype":"U8","shape":[9223372036854775807,2,0],"data_offsets":[0,0])", 0),
+                  "does not fit");
   const auto two = [](const std::string& first, const std::string& second, size_t bytes) {
     return File(R"({"a":{"dtype":"U8","shape":[2],"data_offsets":)" + first +
-                    R"(},"b":{"dtype":"U8","shape":[2],"data_offsets":)" + second + "}}", std::string(bytes, 'x'));
+                    R"(},"b":{"dtype":"U8","shape":[2],"data_offsets":)" + second + "}}",
+                std::string(bytes, 'x'));
   };
   EXPECT_TRUE(Parse(two("[2,4]", "[0,2]", 4)).ok());
   ExpectMalformed(two("[0,2]", "[1,3]", 3), "overlap");
@@ -163,7 +167,8 @@ std::span<const std::byte> Bytes(const std::string& text) { return std::as_bytes
 TEST(SafetensorsWriter, WritesInPiecesWhatTheReaderReads) {
   const std::string path = testing::TempDir() + "/out.safetensors";
   auto writer = SafetensorsWriter::Create(
-      path, {{"z", DType::kI64, {2}}, {"none", DType::kU8, {0}}, {"a", DType::kU8, {3, 2}}, {"end", DType::kF32, {0, 3}}},
+      path,
+      {{"z", DType::kI64, {2}}, {"none", DType::kU8, {0}}, {"a", DType::kU8, {3, 2}}, {"end", DType::kF32, {0, 3}}},
       {{"format", "pt"}, {"note", "\"quoted\" \xc3\xa4"}});
   ASSERT_TRUE(writer.ok()) << writer.error().message;
   const std::string wide(16, '\7');

@@ -46,9 +46,9 @@ struct TinyCheckpoint {
   std::map<std::string, TinyTensor> tensors;
 
   explicit TinyCheckpoint(const std::string& arch = "llama") {
-    config = {{"model_type", arch},      {"hidden_size", 64},        {"intermediate_size", 128}, {"head_dim", 16},
-              {"num_hidden_layers", 2},  {"num_attention_heads", 4}, {"num_key_value_heads", 2}, {"vocab_size", 10},
-              {"rms_norm_eps", 1e-5},    {"eos_token_id", 2},        {"tie_word_embeddings", false}};
+    config = {{"model_type", arch},     {"hidden_size", 64},        {"intermediate_size", 128},    {"head_dim", 16},
+              {"num_hidden_layers", 2}, {"num_attention_heads", 4}, {"num_key_value_heads", 2},    {"vocab_size", 10},
+              {"rms_norm_eps", 1e-5},   {"eos_token_id", 2},        {"tie_word_embeddings", false}};
     tensors["model.embed_tokens.weight"] = Zeros({10, 64});
     tensors["model.norm.weight"] = Zeros({64});
     tensors["lm_head.weight"] = Zeros({10, 64});
