@@ -15,10 +15,12 @@
 namespace pith {
 
 enum class DType {
+  // Floating point.
   kF64,
   kF32,
   kF16,
-  kBF16,  // floating point
+  kBF16,
+  // Integers.
   kI64,
   kI32,
   kI16,
@@ -27,7 +29,8 @@ enum class DType {
   kU32,
   kU16,
   kU8,
-  kBool,  // integers
+  kBool,
+  // GGUF block types.
   kQ4_0,
   kQ4_1,
   kQ5_0,
@@ -35,7 +38,7 @@ enum class DType {
   kQ8_0,
   kQ4_K,
   kQ5_K,
-  kQ6_K,  // GGUF block types
+  kQ6_K,
 };
 
 const char* DTypeName(DType type);  // "F32", "BF16", "Q4_K", ...
@@ -57,8 +60,8 @@ std::string ShapeText(const std::vector<int64_t>& shape);
 
 // A view of one tensor. `shape` is in row-major (Hugging Face) order: [out, in] for a linear layer. Blocks of GGUF
 // types run along the last dimension, which is a multiple of the block. `data` has exactly the size that type and shape
-// give (the loaders check this), but may start at any address: read elements with memcpy. `owner` keeps the bytes
-// alive.
+// give (the loaders check this), but may start at any address, so elements are read with memcpy. `owner` keeps the
+// bytes alive.
 struct Tensor {
   std::string name;
   DType type = DType::kF32;
