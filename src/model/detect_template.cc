@@ -12,8 +12,7 @@ namespace pith {
 namespace {
 
 // A template is taken for a family when it holds all texts of `has` and none of `lacks`. The texts are what the members
-// of the family say and relatives do not. They are compared without white space, with ' for ", and with \n as two
-// characters, the way templates write it.
+// of the family say and relatives do not. They are compared in the form that Condense gives.
 struct Signature {
   TemplateFamily family;
   std::initializer_list<std::string_view> has;
@@ -22,28 +21,27 @@ struct Signature {
 
 const Signature kSignatures[] = {
     {TemplateFamily::kQwen25,
-     {"<|im_start|>system\\nYouareQwen,createdbyAlibabaCloud.Youareahelpfulassistant.<|im_end|>\\n",
+     {"'<|im_start|>system\\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\\n'",
       "'<|im_start|>'+message.role+'\\n'+message.content+'<|im_end|>'+'\\n'", "'<|im_start|>assistant\\n'"},
      {"think>", "<|vision_start|>", "raise_exception"}},
     {TemplateFamily::kSmolLM2,
-     {"'<|im_start|>system\\nYouareahelpfulAIassistantnamedSmolLM,trainedbyHuggingFace<|im_end|>\\n'",
+     {"'<|im_start|>system\\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\\n'",
       "'<|im_start|>'+message['role']+'\\n'+message['content']+'<|im_end|>'+'\\n'", "'<|im_start|>assistant\\n'"},
      {"think>", "<|vision_start|>", "raise_exception"}},
     {TemplateFamily::kQwen3,
-     {"last_query_index", "messages[0].role=='system'", "enable_thinkingisdefinedandenable_thinkingisfalse",
-      "'<think>\\n\\n</think>\\n\\n'", ".split('<think>')[-1]"},
+     {"ns.last_query_index", "'<|im_start|>system\\n'+messages[0].content+'<|im_end|>\\n'", "'<|im_start|>assistant\\n'",
+      "enable_thinkingisdefinedandenable_thinkingisfalse", "'<think>\\n\\n</think>\\n\\n'", ".split('<think>')[-1]"},
      {"<|vision_start|>", "raise_exception", "'<|im_start|>assistant\\n<think>"}},
     {TemplateFamily::kLlama31,
-     {"'<|start_header_id|>system<|end_header_id|>\\n\\n'", "'CuttingKnowledgeDate:December2023\\n'",
-      "'TodayDate:'+date_string+'\\n\\n'",
+     {"'<|start_header_id|>system<|end_header_id|>\\n\\n'", "'Cutting Knowledge Date: December 2023\\n'",
+      "'Today Date: '+date_string+'\\n\\n'",
       "'<|start_header_id|>'+message['role']+'<|end_header_id|>\\n\\n'+message['content']|trim+'<|eot_id|>'",
       "'<|start_header_id|>assistant<|end_header_id|>\\n\\n'"},
      {"think"}},
-    // This one writes its line breaks as such.
     {TemplateFamily::kLlama3,
-     {"'<|start_header_id|>'+message['role']+'<|end_header_id|>'+message['content']|trim+'<|eot_id|>'",
-      "ifloop.index0==0", "bos_token+content", "'<|start_header_id|>assistant<|end_header_id|>'"},
-     {"CuttingKnowledge", "think", "raise_exception", "tools"}},
+     {"'<|start_header_id|>'+message['role']+'<|end_header_id|>\\n\\n'+message['content']|trim+'<|eot_id|>'",
+      "bos_token+content", "'<|start_header_id|>assistant<|end_header_id|>\\n\\n'"},
+     {"Cutting Knowledge", "think", "raise_exception", "tools"}},
 };
 
 // Plain ChatML is known only as a whole: it has nothing characteristic of its own.
@@ -55,18 +53,58 @@ constexpr std::string_view kPlainChatML[] = {
     "{%ifadd_generation_prompt%}{{'<|im_start|>assistant\\n'}}{%endif%}",
 };
 
+// The template without what writers of templates are free in: comments, white space outside of strings, white-space
+// control ({%- -%}), the kind of quotes, and whether a line break in a string is written out or as \n.
 std::string Condense(std::string_view jinja) {
   std::string text;
   text.reserve(jinja.size());
+  bool in_block = false;
+  char quote = 0;  // of the string that is open, or 0
   for (size_t i = 0; i < jinja.size(); ++i) {
     const char c = jinja[i];
-    if (c == ' ' || c == '\n' || c == '\r' || c == '\t') continue;
-    // White-space control: {%- ... -%}.
-    if (c == '-' && ((i > 0 && (jinja[i - 1] == '%' || jinja[i - 1] == '{')) ||
-                     (i + 1 < jinja.size() && (jinja[i + 1] == '%' || jinja[i + 1] == '}')))) {
+    const std::string_view two = jinja.substr(i, 2);
+    if (quote != 0) {
+      if (c == '\\' && two.size() == 2) {
+        text += two;
+        ++i;
+      } else if (c == '\n') {
+        text += "\\n";
+      } else if (c == quote) {
+        text += '\'';
+        quote = 0;
+      } else {
+        text += c;
+      }
       continue;
     }
-    text += c == '"' ? '\'' : c;
+    if (c == ' ' || c == '\n' || c == '\r' || c == '\t') continue;
+    if (!in_block) {
+      if (two == "{#") {
+        const size_t end = jinja.find("#}", i + 2);
+        if (end == std::string_view::npos) break;
+        i = end + 1;
+      } else if (two == "{{" || two == "{%") {
+        in_block = true;
+        text += two;
+        ++i;
+        if (jinja.substr(i + 1, 1) == "-") ++i;
+      } else {
+        text += c;
+      }
+      continue;
+    }
+    if (c == '\'' || c == '"') {
+      quote = c;
+      text += '\'';
+    } else if (jinja.substr(i, 3) == "-}}" || jinja.substr(i, 3) == "-%}") {
+      continue;
+    } else if (two == "}}" || two == "%}") {
+      in_block = false;
+      text += two;
+      ++i;
+    } else {
+      text += c;
+    }
   }
   return text;
 }

@@ -16,7 +16,8 @@ using CodePtr = std::unique_ptr<pcre2_code, CodeDeleter>;
 
 PCRE2_SPTR Units(std::string_view text) { return reinterpret_cast<PCRE2_SPTR>(text.data()); }
 
-Result<CodePtr> CompileCode(std::string_view pattern, bool literal) {
+// `shown` is the pattern as the user knows it, for errors.
+Result<CodePtr> CompileCode(std::string_view pattern, bool literal, std::string_view shown) {
   uint32_t flags = PCRE2_UTF | PCRE2_NEVER_BACKSLASH_C;
   flags = literal ? PCRE2_UTF | PCRE2_LITERAL : flags | PCRE2_UCP;
   int error = 0;
@@ -25,14 +26,14 @@ Result<CodePtr> CompileCode(std::string_view pattern, bool literal) {
   if (code == nullptr) {
     PCRE2_UCHAR message[128] = {};
     pcre2_get_error_message(error, message, sizeof(message));
-    return Error{ErrorCode::kMalformed, "the pre-tokenizer pattern '" + std::string(pattern.substr(0, 200)) +
+    return Error{ErrorCode::kMalformed, "the pre-tokenizer pattern '" + std::string(shown.substr(0, 200)) +
                                             "' does not compile: " + reinterpret_cast<const char*>(message)};
   }
   uint32_t matches_empty = 0;
   pcre2_pattern_info(code.get(), PCRE2_INFO_MATCHEMPTY, &matches_empty);
   if (matches_empty != 0) {
     return Error{ErrorCode::kUnsupported,
-                 "the pre-tokenizer pattern '" + std::string(pattern.substr(0, 200)) + "' can match nothing at all"};
+                 "the pre-tokenizer pattern '" + std::string(shown.substr(0, 200)) + "' can match nothing at all"};
   }
   // Where the processor or the system allows no JIT, the interpreter gives the same matches.
   pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);
@@ -51,7 +52,7 @@ struct SplitRegex::Code {
   const pcre2_code* ForText(std::string_view text) const {
     if (recent_pattern.empty() || !HasRecentLetters(text)) return usual.get();
     std::call_once(recent_once, [&] {
-      auto compiled = CompileCode(recent_pattern, false);
+      auto compiled = CompileCode(recent_pattern, false, recent_pattern);
       if (compiled.ok()) recent = std::move(compiled).value();
     });
     return recent != nullptr ? recent.get() : usual.get();
@@ -65,12 +66,12 @@ Result<std::shared_ptr<const SplitRegex>> SplitRegex::Make(std::string_view patt
   auto code = std::make_unique<Code>();
   if (literal) {
     if (pattern.empty()) return Error{ErrorCode::kUnsupported, "a pre-tokenizer splits at the empty string"};
-    PITH_ASSIGN(code->usual, CompileCode(pattern, true));
+    PITH_ASSIGN(code->usual, CompileCode(pattern, true, pattern));
   } else {
     PITH_ASSIGN(const std::string usual, TranslatePattern(pattern, false));
     PITH_ASSIGN(code->recent_pattern, TranslatePattern(pattern, true));
     if (code->recent_pattern == usual) code->recent_pattern.clear();
-    PITH_ASSIGN(code->usual, CompileCode(usual, false));
+    PITH_ASSIGN(code->usual, CompileCode(usual, false, pattern));
   }
   return std::shared_ptr<const SplitRegex>(new SplitRegex(std::move(code)));
 }

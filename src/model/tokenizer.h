@@ -26,7 +26,7 @@ struct EncodeOptions {
   bool parse_special = false;
   // With parse_special: special tokens are recognised only when they lie wholly inside one of these byte ranges of the
   // text. Empty = everywhere. The chat template passes the ranges that the template itself wrote.
-  std::span<const TextRange> special_ranges;
+  std::span<const TextRange> special_ranges = {};
   // Whether the post-processor's BOS (if the tokenizer has one, e.g. Llama 3) is put in front.
   bool add_bos = false;
 };
