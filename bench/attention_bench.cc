@@ -24,7 +24,8 @@ void BM_Attend(benchmark::State& state) {
     float* scale = scales.data() + 2 * b * kKvBlockTokens;
     const MutableKvBlock block{type, k, k + block_bytes, scale, scale + kKvBlockTokens};
     for (int64_t slot = 0; slot < kKvBlockTokens; ++slot) {
-      for (size_t i = 0; i < vector.size(); ++i) vector[i] = static_cast<float>((i * 7 + static_cast<size_t>(slot) * 13) % 31) / 15.0f - 1.0f;
+      for (size_t i = 0; i < vector.size(); ++i)
+        vector[i] = static_cast<float>((i * 7 + static_cast<size_t>(slot) * 13) % 31) / 15.0f - 1.0f;
       StoreKv(vector.data(), vector.data(), head_dim, slot, block);
     }
     views.push_back(block);
@@ -37,7 +38,8 @@ void BM_Attend(benchmark::State& state) {
     benchmark::ClobberMemory();
   }
   state.SetLabel(ActiveKernelTarget());
-  state.counters["GMAC/s"] = benchmark::Counter(static_cast<double>(2 * rows * tokens * head_dim) * 1e-9, benchmark::Counter::kIsIterationInvariantRate);
+  state.counters["GMAC/s"] = benchmark::Counter(static_cast<double>(2 * rows * tokens * head_dim) * 1e-9,
+                                                benchmark::Counter::kIsIterationInvariantRate);
 }
 // rows: 7 heads of a decode step, 8 streams of it, a chunk of 128 tokens.
 BENCHMARK(BM_Attend)
@@ -51,7 +53,8 @@ void BM_StoreKv(benchmark::State& state) {
   const int64_t head_dim = state.range(0);
   std::vector<char> memory(static_cast<size_t>(2 * KvBlockBytes(KvType::kInt8, head_dim)));
   std::vector<float> scales(2 * kKvBlockTokens), vector(static_cast<size_t>(head_dim), 0.7f);
-  const MutableKvBlock block{KvType::kInt8, memory.data(), memory.data() + memory.size() / 2, scales.data(), scales.data() + kKvBlockTokens};
+  const MutableKvBlock block{KvType::kInt8, memory.data(), memory.data() + memory.size() / 2, scales.data(),
+                             scales.data() + kKvBlockTokens};
   int64_t slot = 0;
   for (auto _ : state) {
     StoreKv(vector.data(), vector.data(), head_dim, slot, block);

@@ -19,13 +19,15 @@ void BM_FloatMatmul(benchmark::State& state) {
   for (size_t i = 0; i < w.size(); ++i) w[i] = static_cast<float>(i % 13) - 6.0f;
   std::vector<uint16_t> bits(w.size());
   ConvertToBF16(w.data(), n * k, bits.data());
-  const FloatMatrix matrix{bf16 ? FloatType::kBF16 : FloatType::kF32, bf16 ? static_cast<const void*>(bits.data()) : w.data(), n, k};
+  const FloatMatrix matrix{bf16 ? FloatType::kBF16 : FloatType::kF32,
+                           bf16 ? static_cast<const void*>(bits.data()) : w.data(), n, k};
   for (auto _ : state) {
     FloatMatmul(x.data(), k, m, matrix, 0, n, 1.0f, false, out.data(), n);
     benchmark::ClobberMemory();
   }
   state.SetLabel(ActiveKernelTarget());
-  state.counters["GMAC/s"] = benchmark::Counter(static_cast<double>(m * n * k) * 1e-9, benchmark::Counter::kIsIterationInvariantRate);
+  state.counters["GMAC/s"] =
+      benchmark::Counter(static_cast<double>(m * n * k) * 1e-9, benchmark::Counter::kIsIterationInvariantRate);
   state.SetBytesProcessed(state.iterations() * n * k * (bf16 ? 2 : 4));
 }
 // A projection of a 0.5B model, its down projection, LoRA factors of rank 16 and 128.

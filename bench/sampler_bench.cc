@@ -28,7 +28,8 @@ BENCHMARK_CAPTURE(Run, plain, SamplingParams{})->Arg(30)->Arg(1);
 BENCHMARK_CAPTURE(Run, top_k, SamplingParams{.top_k = 40})->Arg(30)->Arg(1);
 BENCHMARK_CAPTURE(Run, top_p, SamplingParams{.top_p = 0.9})->Arg(30)->Arg(1);
 BENCHMARK_CAPTURE(Run, min_p, SamplingParams{.min_p = 0.05})->Arg(30)->Arg(1);
-BENCHMARK_CAPTURE(Run, qwen, SamplingParams{.temperature = 0.7, .top_k = 20, .top_p = 0.8, .repetition_penalty = 1.05})->Arg(30);
+BENCHMARK_CAPTURE(Run, qwen, SamplingParams{.temperature = 0.7, .top_k = 20, .top_p = 0.8, .repetition_penalty = 1.05})
+    ->Arg(30);
 
 }  // namespace
 }  // namespace pith

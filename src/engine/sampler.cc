@@ -56,8 +56,8 @@ Result<std::span<const float>> Sampler::Penalize(std::span<const float> logits, 
   const float penalty = static_cast<float>(params_.repetition_penalty);
   for (const int32_t token : seen) {
     if (token < 0 || token >= n) {
-      return Error{ErrorCode::kInvalidArgument, "seen token " + std::to_string(token) + " is outside the vocabulary of " +
-                                                    std::to_string(n)};
+      return Error{ErrorCode::kInvalidArgument,
+                   "seen token " + std::to_string(token) + " is outside the vocabulary of " + std::to_string(n)};
     }
     const size_t at = static_cast<size_t>(token);
     // From the original logit, so that a repeated id counts once.
@@ -81,8 +81,9 @@ void Sampler::Filter(std::span<const float> logits, float largest) {
     for (const Candidate& c : kept_) total += Weight(c.value, largest, inverse);
   } else {
     total = SumExp(logits.data(), n, largest, inverse);
-    // What neither top-p nor min-p can keep is left out at once. Tokens below a probability of (1 - top_p) / n have less than
-    // 1 - top_p together, so top-p drops them all. The margin of 1% covers rounding here; the exact tests follow.
+    // What neither top-p nor min-p can keep is left out at once. Tokens below a probability of (1 - top_p) / n have
+    // less than 1 - top_p together, so top-p drops them all. The margin of 1% covers rounding here; the exact tests
+    // follow.
     double least = params_.min_p;
     if (params_.top_p < 1.0) least = std::max(least, (1.0 - params_.top_p) / static_cast<double>(n) * total);
     const double cut = least > 0.0 ? largest + (std::log(least) - 0.01) * params_.temperature : kLowest;
@@ -108,9 +109,9 @@ void Sampler::ComputeWeights(float largest) {
   ExpRow(weights_.data(), n, largest, InverseTemperature(params_), weights_.data());
 }
 
-// Reduces kept_ (index order, largest included) to the shortest prefix, in the order `Before`, that has at least top_p of `total`,
-// at least one token. A histogram over the values finds the bucket of the cut, halving the place in it, so that only a few tokens
-// around the cut are ever sorted.
+// Reduces kept_ (index order, largest included) to the shortest prefix, in the order `Before`, that has at least top_p
+// of `total`, at least one token. A histogram over the values finds the bucket of the cut, halving the place in it, so
+// that only a few tokens around the cut are ever sorted.
 void Sampler::KeepTopP(double total, float largest) {
   constexpr size_t kBuckets = 1024;
   const double target = params_.top_p * total;
@@ -118,10 +119,11 @@ void Sampler::KeepTopP(double total, float largest) {
   float smallest = largest;
   for (const Candidate& c : kept_) smallest = std::min(smallest, c.value);
   const float scale = largest > smallest ? std::min(static_cast<float>(kBuckets) / (largest - smallest), 1e30f) : 0.0f;
-  const auto bucket_of = [&](float value) {  // never falls as value falls; differences beyond float go to the last bucket
-    const float place = (largest - value) * scale;
-    return place < static_cast<float>(kBuckets - 1) ? static_cast<size_t>(place) : kBuckets - 1;
-  };
+  const auto bucket_of =
+      [&](float value) {  // never falls as value falls; differences beyond float go to the last bucket
+        const float place = (largest - value) * scale;
+        return place < static_cast<float>(kBuckets - 1) ? static_cast<size_t>(place) : kBuckets - 1;
+      };
   std::array<double, kBuckets> masses = {};
   for (size_t i = 0; i < kept_.size(); ++i) masses[bucket_of(kept_[i].value)] += static_cast<double>(weights_[i]);
   size_t cut_bucket = 0;

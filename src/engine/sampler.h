@@ -13,9 +13,10 @@ namespace pith {
 // How to sample. The steps run in the order of transformers' generate(): repetition penalty, temperature, top-k, top-p,
 // min-p; each works on what the one before left.
 struct SamplingParams {
-  double temperature = 1.0;         // 0 = greedy (the filters then change nothing); else 1e-5..100
-  int64_t top_k = 0;                // keep the k largest logits, and all equal to the k-th; 0 = off; at most 2^30
-  double top_p = 1.0;               // keep the smallest set of most likely tokens with at least this probability; 0..1; at least one token
+  double temperature = 1.0;  // 0 = greedy (the filters then change nothing); else 1e-5..100
+  int64_t top_k = 0;         // keep the k largest logits, and all equal to the k-th; 0 = off; at most 2^30
+  double top_p =
+      1.0;  // keep the smallest set of most likely tokens with at least this probability; 0..1; at least one token
   double min_p = 0.0;               // keep tokens with at least this fraction of the largest probability; 0..1
   double repetition_penalty = 1.0;  // logits of seen tokens: divided when positive, multiplied when negative; 0.01..100
   uint64_t seed = 0;
@@ -42,9 +43,9 @@ class Sampler {
   static Result<Sampler> Create(const SamplingParams& params);
 
   // Draws from `logits` (one per token of the vocabulary; -inf excludes a token). `seen` are the tokens of prompt and
-  // answer so far, in any order and multiplicity; only the repetition penalty reads them. The draw uses the random number
-  // at (seed, stream, position). kNumeric for NaN or +infinity among the logits or no token left; kInvalidArgument for a seen id outside the
-  // vocabulary or empty logits.
+  // answer so far, in any order and multiplicity; only the repetition penalty reads them. The draw uses the random
+  // number at (seed, stream, position). kNumeric for NaN or +infinity among the logits or no token left;
+  // kInvalidArgument for a seen id outside the vocabulary or empty logits.
   Result<SampledToken> Sample(std::span<const float> logits, std::span<const int32_t> seen, uint64_t stream,
                               uint64_t position);
 
@@ -59,7 +60,8 @@ class Sampler {
   // Checks the logits and applies the penalty. The result lives until the next call.
   Result<std::span<const float>> Penalize(std::span<const float> logits, std::span<const int32_t> seen);
   bool filtered() const { return params_.top_k > 0 || params_.top_p < 1.0 || params_.min_p > 0.0; }
-  // Fills kept_ (index order) and weights_ (exp((logit - largest) / temperature)) with what top-k, top-p and min-p leave.
+  // Fills kept_ (index order) and weights_ (exp((logit - largest) / temperature)) with what top-k, top-p and min-p
+  // leave.
   void Filter(std::span<const float> logits, float largest);
   void KeepTopP(double total, float largest);
   void ComputeWeights(float largest);

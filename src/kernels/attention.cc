@@ -16,18 +16,54 @@ namespace HWY_NAMESPACE {
 
 inline constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 inline constexpr int64_t kBlockVectors = kKvBlockTokens / kLanes;
-inline constexpr int64_t kTileRows = 6;    // query rows per register tile
+inline constexpr int64_t kTileRows = 6;  // query rows per register tile, on floats
+inline constexpr int64_t kDirectRows =
+    8;  // up to so many rows in all, elements are converted in registers instead of once in memory
 inline constexpr int64_t kGroupRows = 32;  // query rows whose scores are held at once
 
-// Vectors of columns (tokens, or components of V) per register tile of `rows` query rows: at least 8 independent sums to hide
-// the latency of fused multiply-adds, at most what the registers hold.
+// Vectors of columns (tokens, or components of V) per register tile of `rows` query rows: at least 8 independent sums
+// to hide the latency of fused multiply-adds, at most what the registers hold.
 constexpr int64_t TileColumns(int64_t rows) {
-  return kManyRegisters ? (rows == 1 ? 8 : 4) : rows == 1 ? 8 : rows <= 3 ? 4 : 2;
+  if (kManyRegisters) return rows == 1 ? 8 : rows <= kTileRows ? 4 : 2;
+  return rows == 1 ? 8 : rows <= 3 ? 4 : rows <= kTileRows ? 2 : 1;
+}
+
+HWY_INLINE VF32 LoadElements(F32 d, const float* p) { return hn::LoadU(d, p); }
+HWY_INLINE VF32 LoadElements(F32 d, const uint16_t* p) { return LoadBF16(d, p); }
+HWY_INLINE VF32 LoadElements(F32 d, const int8_t* p) { return LoadI8(d, p); }
+
+// acc[r][c] += column[r * stride] * row[c]. The shorter side is held in registers, so that R * C + min(R, C) + 1 of
+// them do.
+template <int R, int C, class T>
+HWY_INLINE void OuterProduct(const float* HWY_RESTRICT column, int64_t stride, const T* HWY_RESTRICT row,
+                             VF32 (&acc)[R][C]) {
+  const F32 d;
+  if constexpr (R <= C) {
+    VF32 x[R];
+    HWY_UNROLL(8)
+    for (int r = 0; r < R; ++r) x[r] = hn::Set(d, column[r * stride]);
+    HWY_UNROLL(8)
+    for (int c = 0; c < C; ++c) {
+      const VF32 y = LoadElements(d, row + c * kLanes);
+      HWY_UNROLL(8)
+      for (int r = 0; r < R; ++r) acc[r][c] = hn::MulAdd(x[r], y, acc[r][c]);
+    }
+  } else {
+    VF32 y[C];
+    HWY_UNROLL(8)
+    for (int c = 0; c < C; ++c) y[c] = LoadElements(d, row + c * kLanes);
+    HWY_UNROLL(8)
+    for (int r = 0; r < R; ++r) {
+      const VF32 x = hn::Set(d, column[r * stride]);
+      HWY_UNROLL(8)
+      for (int c = 0; c < C; ++c) acc[r][c] = hn::MulAdd(x, y[c], acc[r][c]);
+    }
+  }
 }
 
 // scores[r][t] = sum over d of q[r][d] * keys[d][t] for R rows and C vectors of tokens.
-template <int R, int C>
-HWY_INLINE void ScoreTile(const float* HWY_RESTRICT q, int64_t head_dim, const float* HWY_RESTRICT keys,
+template <int R, int C, class T>
+HWY_INLINE void ScoreTile(const float* HWY_RESTRICT q, int64_t head_dim, const T* HWY_RESTRICT keys,
                           float* HWY_RESTRICT scores) {
   const F32 d;
   VF32 acc[R][C];
@@ -37,15 +73,7 @@ HWY_INLINE void ScoreTile(const float* HWY_RESTRICT q, int64_t head_dim, const f
     for (int c = 0; c < C; ++c) acc[r][c] = hn::Zero(d);
   }
   for (int64_t i = 0; i < head_dim; ++i) {
-    VF32 kv[C];
-    HWY_UNROLL(8)
-    for (int c = 0; c < C; ++c) kv[c] = hn::LoadU(d, keys + i * kKvBlockTokens + c * kLanes);
-    HWY_UNROLL(8)
-    for (int r = 0; r < R; ++r) {
-      const VF32 qv = hn::Set(d, q[r * head_dim + i]);
-      HWY_UNROLL(8)
-      for (int c = 0; c < C; ++c) acc[r][c] = hn::MulAdd(qv, kv[c], acc[r][c]);
-    }
+    OuterProduct<R, C>(q + i, head_dim, keys + i * kKvBlockTokens, acc);
   }
   HWY_UNROLL(8)
   for (int r = 0; r < R; ++r) {
@@ -54,8 +82,8 @@ HWY_INLINE void ScoreTile(const float* HWY_RESTRICT q, int64_t head_dim, const f
   }
 }
 
-template <int R>
-HWY_INLINE void ScoreRows(const float* q, int64_t head_dim, const float* keys, int64_t visible, float* scores) {
+template <int R, class T>
+HWY_INLINE void ScoreRows(const float* q, int64_t head_dim, const T* keys, int64_t visible, float* scores) {
   constexpr int64_t kColumns = std::min(TileColumns(R), kBlockVectors);
   for (int64_t t = 0; t < visible; t += kColumns * kLanes) {
     ScoreTile<R, static_cast<int>(kColumns)>(q, head_dim, keys + t, scores + t);
@@ -63,9 +91,9 @@ HWY_INLINE void ScoreRows(const float* q, int64_t head_dim, const float* keys, i
 }
 
 // acc[r] = acc[r] * correction[r] + sum over t of p[r][t] * values[t] (+ 0), for R rows and C vectors of components.
-template <int R, int C>
+template <int R, int C, class T>
 HWY_INLINE void ValueTile(const float* HWY_RESTRICT p, const float* HWY_RESTRICT correction, int64_t visible,
-                          const float* HWY_RESTRICT values, int64_t stride, float* HWY_RESTRICT acc_rows,
+                          const T* HWY_RESTRICT values, int64_t stride, float* HWY_RESTRICT acc_rows,
                           int64_t acc_stride) {
   const F32 d;
   VF32 acc[R][C];
@@ -76,15 +104,7 @@ HWY_INLINE void ValueTile(const float* HWY_RESTRICT p, const float* HWY_RESTRICT
     for (int c = 0; c < C; ++c) acc[r][c] = hn::Mul(hn::LoadU(d, acc_rows + r * acc_stride + c * kLanes), factor);
   }
   for (int64_t t = 0; t < visible; ++t) {
-    VF32 vv[C];
-    HWY_UNROLL(8)
-    for (int c = 0; c < C; ++c) vv[c] = hn::LoadU(d, values + t * stride + c * kLanes);
-    HWY_UNROLL(8)
-    for (int r = 0; r < R; ++r) {
-      const VF32 pv = hn::Set(d, p[r * kKvBlockTokens + t]);
-      HWY_UNROLL(8)
-      for (int c = 0; c < C; ++c) acc[r][c] = hn::MulAdd(pv, vv[c], acc[r][c]);
-    }
+    OuterProduct<R, C>(p + t, kKvBlockTokens, values + t * stride, acc);
   }
   HWY_UNROLL(8)
   for (int r = 0; r < R; ++r) {
@@ -95,8 +115,8 @@ HWY_INLINE void ValueTile(const float* HWY_RESTRICT p, const float* HWY_RESTRICT
   }
 }
 
-template <int R>
-HWY_INLINE void ValueRows(const float* p, const float* correction, int64_t visible, const float* values,
+template <int R, class T>
+HWY_INLINE void ValueRows(const float* p, const float* correction, int64_t visible, const T* values,
                           int64_t value_stride, int64_t components, float* acc, int64_t acc_stride) {
   constexpr int kColumns = static_cast<int>(TileColumns(R));
   int64_t c = 0;
@@ -111,8 +131,8 @@ HWY_INLINE void ValueRows(const float* p, const float* correction, int64_t visib
   }
 }
 
-// One row's step of the online softmax: scores become p (times the value scale for int8), `max` and `sum` move on; returns the
-// correction factor of what was summed before.
+// One row's step of the online softmax: scores become p (times the value scale for int8), `max` and `sum` move on;
+// returns the correction factor of what was summed before.
 HWY_INLINE float SoftmaxStep(float* HWY_RESTRICT scores, int64_t visible, const KvBlockView& block, float* max,
                              float* sum) {
   const F32 d;
@@ -190,63 +210,104 @@ HWY_INLINE int64_t MaxVisible(const int64_t* limits, int64_t rows, int64_t start
   return std::min(most, kKvBlockTokens);
 }
 
-void AttendBlocks(const float* q, const int64_t* limits, const KvBlockView* blocks, int64_t n_blocks, int64_t first_block,
-                  const AttentionState& state) {
-  const int64_t head_dim = state.head_dim(), stride = state.stride(), rows = state.rows();
-  FloatBlock data;
+// Up to kGroupRows rows from `first` on, one block whose elements (T) lie in keys and values. The rows are cut into
+// tiles of tile_rows.
+template <class T>
+void AttendGroup(const float* q, const int64_t* limits, int64_t first, int64_t end, int64_t tile_rows,
+                 const KvBlockView& block, const T* keys, const T* values, int64_t start, const AttentionState& state) {
   HWY_ALIGN float scores[kGroupRows * kKvBlockTokens];
   float correction[kGroupRows];
+  const int64_t head_dim = state.head_dim(), stride = state.stride();
+  for (int64_t row = first; row < end; row += tile_rows) {
+    const int64_t count = std::min(tile_rows, end - row);
+    const int64_t visible = MaxVisible(limits + row, count, start);
+    const float* tile_q = q + row * head_dim;
+    float* tile_scores = scores + (row - first) * kKvBlockTokens;
+    switch (count) {
+      case 1: ScoreRows<1>(tile_q, head_dim, keys, visible, tile_scores); break;
+      case 2: ScoreRows<2>(tile_q, head_dim, keys, visible, tile_scores); break;
+      case 3: ScoreRows<3>(tile_q, head_dim, keys, visible, tile_scores); break;
+      case 4: ScoreRows<4>(tile_q, head_dim, keys, visible, tile_scores); break;
+      case 5: ScoreRows<5>(tile_q, head_dim, keys, visible, tile_scores); break;
+      case 6: ScoreRows<6>(tile_q, head_dim, keys, visible, tile_scores); break;
+      case 7: ScoreRows<7>(tile_q, head_dim, keys, visible, tile_scores); break;
+      default: ScoreRows<8>(tile_q, head_dim, keys, visible, tile_scores); break;
+    }
+  }
+  for (int64_t row = first; row < end; ++row) {
+    float* row_scores = scores + (row - first) * kKvBlockTokens;
+    const int64_t visible = std::min(limits[row] - start, kKvBlockTokens);
+    if (visible > 0) {
+      correction[row - first] = SoftmaxStep(row_scores, visible, block, state.max() + row, state.sum() + row);
+    } else {
+      correction[row - first] = 1.0f;
+      std::memset(row_scores, 0, kKvBlockTokens * sizeof(float));
+    }
+  }
+  for (int64_t row = first; row < end; row += tile_rows) {
+    const int64_t count = std::min(tile_rows, end - row);
+    const int64_t visible = MaxVisible(limits + row, count, start);
+    if (visible <= 0) continue;
+    const float* p = scores + (row - first) * kKvBlockTokens;
+    const float* c = correction + (row - first);
+    float* acc = state.acc() + row * stride;
+    switch (count) {
+      case 1: ValueRows<1>(p, c, visible, values, stride, stride, acc, stride); break;
+      case 2: ValueRows<2>(p, c, visible, values, stride, stride, acc, stride); break;
+      case 3: ValueRows<3>(p, c, visible, values, stride, stride, acc, stride); break;
+      case 4: ValueRows<4>(p, c, visible, values, stride, stride, acc, stride); break;
+      case 5: ValueRows<5>(p, c, visible, values, stride, stride, acc, stride); break;
+      case 6: ValueRows<6>(p, c, visible, values, stride, stride, acc, stride); break;
+      case 7: ValueRows<7>(p, c, visible, values, stride, stride, acc, stride); break;
+      default: ValueRows<8>(p, c, visible, values, stride, stride, acc, stride); break;
+    }
+  }
+}
+
+// The elements of the block as they are. Narrow ones are converted in the registers of each tile.
+template <class T>
+HWY_INLINE void AttendDirect(const float* q, const int64_t* limits, int64_t first, int64_t end, int64_t tile_rows,
+                             const KvBlockView& block, int64_t start, const AttentionState& state) {
+  AttendGroup(q, limits, first, end, tile_rows, block, static_cast<const T*>(block.k), static_cast<const T*>(block.v),
+              start, state);
+}
+
+// Many rows, or components that do not fill vectors: the block becomes floats once and serves all rows.
+void AttendWidened(const float* q, const int64_t* limits, const KvBlockView& block, int64_t visible, int64_t start,
+                   const AttentionState& state) {
+  FloatBlock data;
+  const float* keys = data.keys;
+  const float* values = data.values;
+  const bool direct = block.type == KvType::kF32 && state.head_dim() == state.stride();
+  if (!direct) data.Load(block, state.head_dim(), state.stride(), visible);
+  for (int64_t group = 0; group < state.rows(); group += kGroupRows) {
+    const int64_t end = std::min(state.rows(), group + kGroupRows);
+    // Tiles of nearly equal size: 7 rows are 4 + 3, not 6 + 1.
+    const int64_t tiles = (end - group + kTileRows - 1) / kTileRows;
+    const int64_t tile_rows = (end - group + tiles - 1) / tiles;
+    if (direct) {
+      AttendDirect<float>(q, limits, group, end, tile_rows, block, start, state);
+    } else {
+      AttendGroup(q, limits, group, end, tile_rows, block, keys, values, start, state);
+    }
+  }
+}
+
+void AttendBlocks(const float* q, const int64_t* limits, const KvBlockView* blocks, int64_t n_blocks,
+                  int64_t first_block, const AttentionState& state) {
+  const int64_t rows = state.rows();
+  const bool few = rows <= kDirectRows && state.head_dim() == state.stride();
   for (int64_t b = 0; b < n_blocks; ++b) {
+    const KvBlockView& block = blocks[b];
     const int64_t start = (first_block + b) * kKvBlockTokens;
-    const int64_t block_visible = MaxVisible(limits, rows, start);
-    if (block_visible <= 0) continue;
-    data.Load(blocks[b], head_dim, stride, block_visible);
-    for (int64_t group = 0; group < rows; group += kGroupRows) {
-      const int64_t group_end = std::min(rows, group + kGroupRows);
-      // Tiles of nearly equal size: 7 rows are 4 + 3, not 6 + 1.
-      const int64_t tiles = (group_end - group + kTileRows - 1) / kTileRows;
-      const int64_t tile_rows = (group_end - group + tiles - 1) / tiles;
-      for (int64_t row = group; row < group_end; row += tile_rows) {
-        const int64_t count = std::min(tile_rows, group_end - row);
-        const int64_t visible = MaxVisible(limits + row, count, start);
-        const float* tile_q = q + row * head_dim;
-        float* tile_scores = scores + (row - group) * kKvBlockTokens;
-        switch (count) {
-          case 1: ScoreRows<1>(tile_q, head_dim, data.keys, visible, tile_scores); break;
-          case 2: ScoreRows<2>(tile_q, head_dim, data.keys, visible, tile_scores); break;
-          case 3: ScoreRows<3>(tile_q, head_dim, data.keys, visible, tile_scores); break;
-          case 4: ScoreRows<4>(tile_q, head_dim, data.keys, visible, tile_scores); break;
-          case 5: ScoreRows<5>(tile_q, head_dim, data.keys, visible, tile_scores); break;
-          default: ScoreRows<6>(tile_q, head_dim, data.keys, visible, tile_scores); break;
-        }
-      }
-      for (int64_t row = group; row < group_end; ++row) {
-        float* row_scores = scores + (row - group) * kKvBlockTokens;
-        const int64_t visible = std::min(limits[row] - start, kKvBlockTokens);
-        if (visible > 0) {
-          correction[row - group] =
-              SoftmaxStep(row_scores, visible, blocks[b], state.max() + row, state.sum() + row);
-        } else {
-          correction[row - group] = 1.0f;
-          std::memset(row_scores, 0, kKvBlockTokens * sizeof(float));
-        }
-      }
-      for (int64_t row = group; row < group_end; row += tile_rows) {
-        const int64_t count = std::min(tile_rows, group_end - row);
-        const int64_t visible = MaxVisible(limits + row, count, start);
-        if (visible <= 0) continue;
-        const float* p = scores + (row - group) * kKvBlockTokens;
-        const float* c = correction + (row - group);
-        float* acc = state.acc() + row * stride;
-        switch (count) {
-          case 1: ValueRows<1>(p, c, visible, data.values, stride, stride, acc, stride); break;
-          case 2: ValueRows<2>(p, c, visible, data.values, stride, stride, acc, stride); break;
-          case 3: ValueRows<3>(p, c, visible, data.values, stride, stride, acc, stride); break;
-          case 4: ValueRows<4>(p, c, visible, data.values, stride, stride, acc, stride); break;
-          case 5: ValueRows<5>(p, c, visible, data.values, stride, stride, acc, stride); break;
-          default: ValueRows<6>(p, c, visible, data.values, stride, stride, acc, stride); break;
-        }
-      }
+    const int64_t visible = MaxVisible(limits, rows, start);
+    if (visible <= 0) continue;
+    if (few && block.type == KvType::kInt8) {
+      AttendDirect<int8_t>(q, limits, 0, rows, rows, block, start, state);
+    } else if (few && block.type == KvType::kBF16) {
+      AttendDirect<uint16_t>(q, limits, 0, rows, rows, block, start, state);
+    } else {
+      AttendWidened(q, limits, block, visible, start, state);
     }
   }
 }
@@ -381,8 +442,8 @@ void StoreKv(const float* k, const float* v, int64_t head_dim, int64_t slot, con
   HWY_DYNAMIC_DISPATCH(StoreKv)(k, v, head_dim, slot, block, k_static_scale, v_static_scale);
 }
 
-void AttendBlocks(const float* q, const int64_t* limits, const KvBlockView* blocks, int64_t n_blocks, int64_t first_block,
-                  const AttentionState& state) {
+void AttendBlocks(const float* q, const int64_t* limits, const KvBlockView* blocks, int64_t n_blocks,
+                  int64_t first_block, const AttentionState& state) {
   HWY_DYNAMIC_DISPATCH(AttendBlocks)(q, limits, blocks, n_blocks, first_block, state);
 }
 

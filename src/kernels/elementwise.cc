@@ -167,7 +167,8 @@ HWY_INLINE VF32 LoadF16(F32 d, const uint16_t* HWY_RESTRICT p) {
   const auto h = hn::PromoteTo(d32, hn::LoadU(d16, p));
   const auto sign = hn::ShiftLeft<16>(hn::And(h, hn::Set(d32, 0x8000u)));
   const auto magnitude = hn::ShiftLeft<13>(hn::And(h, hn::Set(d32, 0x7FFFu)));
-  // The exponent of a half read as a float is 112 too small; a product by 2^112 corrects it and is exact, for subnormals too.
+  // The exponent of a half read as a float is 112 too small; a product by 2^112 corrects it and is exact, for
+  // subnormals too.
   const VF32 finite = hn::Mul(hn::BitCast(d, magnitude), hn::Set(d, 0x1.0p112f));
   const auto special = hn::Or(magnitude, hn::Set(d32, 0x7F800000u));
   const hn::RebindToSigned<F32> di;
@@ -187,13 +188,26 @@ void ConvertF16(const uint16_t* row, int64_t n, float* out) {
   }
 }
 
+HWY_INLINE void StoreAsBF16(VF32 v, uint16_t* HWY_RESTRICT to) {
+  const hn::Rebind<uint16_t, F32> d16;
+  const hn::RebindToUnsigned<F32> d32;
+  const hn::RebindToSigned<F32> di;
+  const auto bits = hn::BitCast(d32, v);
+  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(d32, 1u));
+  const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(d32, 0x7FFFu)));
+  const auto quiet = hn::Or(bits, hn::Set(d32, 0x400000u));
+  const auto high = hn::ShiftRight<16>(hn::IfThenElse(hn::RebindMask(d32, hn::IsNaN(v)), quiet, rounded));
+  hn::StoreU(hn::DemoteTo(d16, hn::BitCast(di, high)), d16, to);
+}
+
 void ConvertToBF16(const float* row, int64_t n, uint16_t* out) {
-  for (int64_t i = 0; i < n; ++i) {
-    uint32_t bits;
-    std::memcpy(&bits, row + i, sizeof(bits));
-    const uint32_t rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
-    const bool nan = (bits & 0x7FFFFFFFu) > 0x7F800000u;
-    out[i] = static_cast<uint16_t>(nan ? ((bits >> 16) | 0x40u) : rounded);
+  const F32 d;
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) StoreAsBF16(hn::LoadU(d, row + i), out + i);
+  if (i < n) {
+    HWY_ALIGN uint16_t buffer[kLanes];
+    StoreAsBF16(LoadPartial(d, row + i, n - i), buffer);
+    std::memcpy(out + i, buffer, static_cast<size_t>(n - i) * sizeof(uint16_t));
   }
 }
 

@@ -18,7 +18,8 @@ namespace HWY_NAMESPACE {
 inline constexpr int64_t kTileM = 4;
 inline constexpr int64_t kTileN = kManyRegisters ? 5 : 3;
 inline constexpr int64_t kTileNSingle = 8;  // for one row of x: enough independent sums to hide the latency of the adds
-// Inputs per pass: the weight tile then stays in the first-level cache while the rows of x pass by. A multiple of every lane count.
+// Inputs per pass: the weight tile then stays in the first-level cache while the rows of x pass by. A multiple of every
+// lane count.
 inline constexpr int64_t kBlockK = 1024;
 // Rows of x per pass over W; bounds the memory for partial sums.
 inline constexpr int64_t kBlockM = 64;
@@ -48,8 +49,8 @@ HWY_INLINE hn::Vec<hn::CappedTag<float, 4>> SumLanes4(VF32 a, VF32 b, VF32 c, VF
   const VF32 ab = hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b));
   const VF32 ce = hn::Add(hn::InterleaveLower(d, c, e), hn::InterleaveUpper(d, c, e));
   const auto ab2 = hn::BitCast(wide, ab), ce2 = hn::BitCast(wide, ce);
-  const VF32 sums = hn::Add(hn::BitCast(d, hn::InterleaveLower(wide, ab2, ce2)),
-                            hn::BitCast(d, hn::InterleaveUpper(wide, ab2, ce2)));
+  const VF32 sums =
+      hn::Add(hn::BitCast(d, hn::InterleaveLower(wide, ab2, ce2)), hn::BitCast(d, hn::InterleaveUpper(wide, ab2, ce2)));
 #if HWY_TARGET == HWY_AVX3_DL || HWY_TARGET == HWY_AVX3
   const hn::Half<F32> half;
   const hn::Half<hn::Half<F32>> quarter;
@@ -63,12 +64,14 @@ HWY_INLINE hn::Vec<hn::CappedTag<float, 4>> SumLanes4(VF32 a, VF32 b, VF32 c, VF
 #endif
 }
 
-// Adds inputs [0, length) of M rows of x and N rows of W to the lane sums. `sums` [M * N * kLanes] carries them from one
-// block of inputs to the next; null on the first block of a row (start at zero) and on the last one (reduce and put out).
-// The weights `ahead` elements further on are asked for early: rows are too short for the hardware to notice the stream.
+// Adds inputs [0, length) of M rows of x and N rows of W to the lane sums. `sums` [M * N * kLanes] carries them from
+// one block of inputs to the next; null on the first block of a row (start at zero) and on the last one (reduce and put
+// out). The weights `ahead` elements further on are asked for early: rows are too short for the hardware to notice the
+// stream.
 template <int M, int N, class T>
 HWY_INLINE void RunTile(const float* x, int64_t x_stride, const T* const* w, int64_t length, int64_t ahead,
-                        const float* sums_in, float* sums_out, const Output& output, int64_t m, int64_t n, int64_t n_valid) {
+                        const float* sums_in, float* sums_out, const Output& output, int64_t m, int64_t n,
+                        int64_t n_valid) {
   const F32 d;
   VF32 acc[M][N];
   HWY_UNROLL(8)
@@ -203,8 +206,8 @@ void MatMul(const float* x, int64_t x_stride, int64_t m_count, const T* w, int64
 }
 
 template <class T>
-HWY_INLINE void Run(const float* x, int64_t x_stride, int64_t m, const T* w, int64_t cols, int64_t n_begin, int64_t n_end,
-                    const Output& output) {
+HWY_INLINE void Run(const float* x, int64_t x_stride, int64_t m, const T* w, int64_t cols, int64_t n_begin,
+                    int64_t n_end, const Output& output) {
   if (m == 1) {
     MatVec(x, w, cols, n_begin, n_end, output, 0);
   } else {

@@ -1,9 +1,9 @@
 // out = x * W^T with float activations and weights in f32 or bf16: the reference path, LoRA factors and heads.
 //
-// One definition for every size: element (i, n) is the sum over k of x[i][k] * W[n][k], kept in one partial sum per vector lane
-// (lane j takes k = j, j + L, j + 2L, ... in ascending order, L = lanes of the target), the lanes then added in a fixed tree. It depends
-// neither on the number of rows of x nor on the range of n, so prefill and decode, one thread and many, agree bit for bit (on one
-// target; targets differ in rounding).
+// One definition for every size: element (i, n) is the sum over k of x[i][k] * W[n][k], kept in one partial sum per
+// vector lane (lane j takes k = j, j + L, j + 2L, ... in ascending order, L = lanes of the target), the lanes then
+// added in a fixed tree. It depends neither on the number of rows of x nor on the range of n, so prefill and decode,
+// one thread and many, agree bit for bit (on one target; targets differ in rounding).
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
-// Plain scalar code for every kernel of this folder, in double where that is the more accurate: what the fast kernels are tested against,
-// and what the start-up self-test compares them with. Same arguments and meaning as the kernel of the same name.
+// Plain scalar code for every kernel of this folder, in double where that is the more accurate: what the fast kernels
+// are tested against, and what the start-up self-test compares them with. Same arguments and meaning as the kernel of
+// the same name.
 #pragma once
 
 #include <cstdint>

@@ -148,7 +148,8 @@ void TopK(const float* x, int64_t n, int64_t k, std::vector<Candidate>* out) {
   out->reserve(static_cast<size_t>(k));
   int64_t i = 0;
   for (; i < k; ++i) out->push_back({static_cast<int32_t>(i), x[i]});
-  // A heap of the k best so far whose front is the worst of them. An equal value that comes later has the higher index and stays out.
+  // A heap of the k best so far whose front is the worst of them. An equal value that comes later has the higher index
+  // and stays out.
   std::make_heap(out->begin(), out->end(), Before);
   float worst = out->front().value;
   while (i < n) {

@@ -12,8 +12,9 @@ int64_t ArgMax(const float* x, int64_t n);
 // Largest value; n >= 1, no NaN.
 float MaxValue(const float* x, int64_t n);
 
-// Sum of exp((x[i] - shift) * factor), factor > 0, for shift = max(x) (so that no term exceeds 1). Terms below 1e-38 count as 0. Groups of
-// 1024 in float lanes, the groups in double: relative error below 1e-6, and the same bits on every call.
+// Sum of exp((x[i] - shift) * factor), factor > 0, for shift = max(x) (so that no term exceeds 1). Terms below 1e-38
+// count as 0. Groups of 1024 in float lanes, the groups in double: relative error below 1e-6, and the same bits on
+// every call.
 double SumExp(const float* x, int64_t n, float shift, float factor = 1.0f);
 
 // out[i] = exp((x[i] - shift) * factor), with the terms of SumExp; exactly 1 where x[i] = shift. out may be x.

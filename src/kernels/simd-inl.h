@@ -1,9 +1,10 @@
-// Vector helpers shared by the kernels of this folder. Compiled once per target: include after hwy/foreach_target.h, outside namespaces.
+// Vector helpers shared by the kernels of this folder. Compiled once per target: include after hwy/foreach_target.h,
+// outside namespaces.
+#include <hwy/highway.h>
+
 #include <cstdint>
 #include <cstring>
 #include <limits>
-
-#include <hwy/highway.h>
 
 #if defined(PITH_KERNELS_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PITH_KERNELS_SIMD_INL_H_
@@ -62,9 +63,10 @@ HWY_INLINE VF32 LoadI8(F32 d, const int8_t* HWY_RESTRICT p) {
   return hn::ConvertTo(d, hn::PromoteTo(d32, hn::LoadU(d8, p)));
 }
 
-// exp(x), relative error below 2e-7 between the bounds; 0 below -87.33 (where the result would be subnormal), +inf above 88.37; NaN stays NaN.
-// The argument is reduced to |r| <= ln(2) / 2; the polynomial is the minimax fit of (exp(r) - 1 - r) / r^2 of degree 4 for the
-// relative error of exp (3.1e-9 in exact arithmetic), found by iteratively reweighted least squares.
+// exp(x), relative error below 2e-7 between the bounds; 0 below -87.33 (where the result would be subnormal), +inf
+// above 88.37; NaN stays NaN. The argument is reduced to |r| <= ln(2) / 2; the polynomial is the minimax fit of (exp(r)
+// - 1 - r) / r^2 of degree 4 for the relative error of exp (3.1e-9 in exact arithmetic), found by iteratively
+// reweighted least squares.
 HWY_INLINE VF32 Exp(F32 d, VF32 x) {
   const hn::RebindToSigned<F32> di;
   const auto n = hn::NearestInt(hn::Mul(x, hn::Set(d, 1.44269504f)));

@@ -38,15 +38,18 @@ TEST(SamplerTest, EveryParameterIsValidated) {
   };
   const double nan = std::nan(""), inf = HUGE_VAL;
   std::vector<Case> cases;
-  for (const double bad : {-1.0, -1e-9, 1e-6, 100.5, 1e30, nan, inf, -inf}) cases.push_back({"temperature", {.temperature = bad}});
-  for (const int64_t bad : {int64_t{-1}, std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max(), (int64_t{1} << 30) + 1}) {
+  for (const double bad : {-1.0, -1e-9, 1e-6, 100.5, 1e30, nan, inf, -inf})
+    cases.push_back({"temperature", {.temperature = bad}});
+  for (const int64_t bad : {int64_t{-1}, std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max(),
+                            (int64_t{1} << 30) + 1}) {
     cases.push_back({"top_k", {.top_k = bad}});
   }
   for (const double bad : {-0.1, 1.0000001, 90.0, nan, inf}) {
     cases.push_back({"top_p", {.top_p = bad}});
     cases.push_back({"min_p", {.min_p = bad}});
   }
-  for (const double bad : {0.0, -1.1, 0.009, 101.0, nan, inf}) cases.push_back({"repetition_penalty", {.repetition_penalty = bad}});
+  for (const double bad : {0.0, -1.1, 0.009, 101.0, nan, inf})
+    cases.push_back({"repetition_penalty", {.repetition_penalty = bad}});
   for (const auto& c : cases) {
     const auto sampler = Sampler::Create(c.params);
     ASSERT_FALSE(sampler.ok()) << c.name;
@@ -55,7 +58,8 @@ TEST(SamplerTest, EveryParameterIsValidated) {
   }
   for (const SamplingParams& good :
        {SamplingParams{}, SamplingParams{.temperature = 0.0}, SamplingParams{.temperature = 1e-5},
-        SamplingParams{.temperature = 100.0, .top_k = int64_t{1} << 30, .top_p = 0.0, .min_p = 1.0, .repetition_penalty = 0.01}}) {
+        SamplingParams{
+            .temperature = 100.0, .top_k = int64_t{1} << 30, .top_p = 0.0, .min_p = 1.0, .repetition_penalty = 0.01}}) {
     EXPECT_TRUE(ValidateSampling(good).ok());
   }
 }
@@ -124,8 +128,8 @@ TEST(SamplerTest, GreedyTakesTheLowestIndexOfEqualsAndItsLogProb) {
 }
 
 TEST(SamplerTest, BadLogitsAreErrors) {
-  for (const SamplingParams& params :
-       {SamplingParams{.temperature = 0.0}, SamplingParams{}, SamplingParams{.top_k = 3}, SamplingParams{.top_p = 0.9}}) {
+  for (const SamplingParams& params : {SamplingParams{.temperature = 0.0}, SamplingParams{}, SamplingParams{.top_k = 3},
+                                       SamplingParams{.top_p = 0.9}}) {
     auto sampler = Make(params);
     for (const float bad : {kNan, kInfinity}) {
       for (const size_t at : {size_t{0}, size_t{17}, size_t{100}}) {
@@ -217,9 +221,11 @@ TEST(SamplerTest, TopPOfManyTokensEqualsASort) {
       double total = 0.0, mass = 0.0;
       for (const auto& c : order) total += std::exp(static_cast<double>(c.value));
       size_t count = 0;
-      for (; count < order.size() && mass < top_p * total; ++count) mass += std::exp(static_cast<double>(order[count].value));
+      for (; count < order.size() && mass < top_p * total; ++count)
+        mass += std::exp(static_cast<double>(order[count].value));
       // The float sum over 20,000 terms may move the cut by a few of the (nearly equal) smallest tokens.
-      EXPECT_NEAR(static_cast<double>(got->size()), static_cast<double>(count), 1.0 + 2e-6 * 20000.0) << scale << " " << top_p;
+      EXPECT_NEAR(static_cast<double>(got->size()), static_cast<double>(count), 1.0 + 2e-6 * 20000.0)
+          << scale << " " << top_p;
       std::set<int32_t> kept;
       for (const auto& t : *got) kept.insert(t.token);
       for (size_t i = 0; i < got->size(); ++i) EXPECT_TRUE(kept.count(order[i].index)) << "not the most likely ones";
@@ -285,8 +291,10 @@ TEST(SamplerTest, ExtremeTemperaturesStayFinite) {
   EXPECT_GT(hot.size(), 150u);
   // Logits of the size that float still holds.
   const std::vector<float> wide = {3e38f, -3e38f, 0.0f};
-  for (const SamplingParams& p : {SamplingParams{}, SamplingParams{.top_p = 0.5}, SamplingParams{.top_k = 2}, SamplingParams{.min_p = 0.1},
-        SamplingParams{.top_k = 2, .top_p = 0.5}, SamplingParams{.temperature = 100.0, .top_k = 2, .top_p = 1.0 - 1e-16, .min_p = 1e-300}}) {
+  for (const SamplingParams& p :
+       {SamplingParams{}, SamplingParams{.top_p = 0.5}, SamplingParams{.top_k = 2}, SamplingParams{.min_p = 0.1},
+        SamplingParams{.top_k = 2, .top_p = 0.5},
+        SamplingParams{.temperature = 100.0, .top_k = 2, .top_p = 1.0 - 1e-16, .min_p = 1e-300}}) {
     const auto token = Make(p).Sample(wide, {}, 0, 1);
     ASSERT_TRUE(token.ok());
     EXPECT_EQ(token->token, 0);

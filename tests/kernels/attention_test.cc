@@ -75,8 +75,9 @@ TEST_P(AttentionTest, MatchesDoubleReference) {
         reference::Attend(q.data(), limits.data(), rows, head_dim, views.data(), static_cast<int64_t>(views.size()),
                           want.data(), head_dim);
         for (int64_t r = 0; r < rows; ++r) {
-          // Scores are off by at most head_dim roundings (two each without FMA) of their terms, which moves every weight p by that factor;
-          // sums over the tokens add one or two roundings per term, the rest is the polynomial and a few products.
+          // Scores are off by at most head_dim roundings (two each without FMA) of their terms, which moves every
+          // weight p by that factor; sums over the tokens add one or two roundings per term, the rest is the polynomial
+          // and a few products.
           double score_error = 0.0, value_size = 0.0;
           for (int64_t t = 0; t < limits[static_cast<size_t>(r)]; ++t) {
             double terms = 0.0;
@@ -94,7 +95,8 @@ TEST_P(AttentionTest, MatchesDoubleReference) {
             const size_t at = static_cast<size_t>(r * head_dim + d);
             ASSERT_NEAR(got[at], want[at], tolerance) << static_cast<int>(type) << " d " << head_dim << " T " << tokens;
             // The worst case above is far away in practice; a lost token or scale is not.
-            ASSERT_NEAR(got[at], want[at], 2e-5 * value_size) << static_cast<int>(type) << " d " << head_dim << " T " << tokens;
+            ASSERT_NEAR(got[at], want[at], 2e-5 * value_size)
+                << static_cast<int>(type) << " d " << head_dim << " T " << tokens;
           }
         }
       }
@@ -194,7 +196,8 @@ TEST_P(AttentionTest, MaskedTokensHaveNoInfluence) {
     EXPECT_TRUE(SameBits(RunAttend(q, limits, dirty), want)) << static_cast<int>(type);
     for (const float x : want) EXPECT_TRUE(std::isfinite(x));
     // A later query sees them: the data was not simply ignored.
-    EXPECT_FALSE(SameBits(RunAttend(Queries(1, head_dim), {100}, dirty), RunAttend(Queries(1, head_dim), {100}, clean)));
+    EXPECT_FALSE(
+        SameBits(RunAttend(Queries(1, head_dim), {100}, dirty), RunAttend(Queries(1, head_dim), {100}, clean)));
   }
 }
 

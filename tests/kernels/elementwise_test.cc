@@ -66,7 +66,8 @@ TEST_P(ElementwiseTest, RopeMatchesReference) {
     for (int64_t i = 0; i < heads * head_dim; ++i) {
       const int64_t half = head_dim / 2, j = i % head_dim, other = j < half ? i + half : i - half;
       const double size = std::abs(x[static_cast<size_t>(i)]) + std::abs(x[static_cast<size_t>(other)]);
-      EXPECT_NEAR(got[static_cast<size_t>(i)], want[static_cast<size_t>(i)], 3 * kFloatEps * size) << head_dim << " " << i;
+      EXPECT_NEAR(got[static_cast<size_t>(i)], want[static_cast<size_t>(i)], 3 * kFloatEps * size)
+          << head_dim << " " << i;
     }
   }
 }

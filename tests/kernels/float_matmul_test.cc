@@ -32,9 +32,10 @@ struct Problem {
 };
 
 TEST_P(FloatMatmulTest, MatchesReferenceOverOddShapes) {
-  const int64_t shapes[][3] = {{1, 1, 1},   {1, 3, 2},    {2, 5, 7},     {3, 8, 16},   {4, 9, 17},   {5, 11, 33},    {6, 7, 64},
-                               {7, 13, 65}, {1, 37, 896}, {13, 10, 100}, {66, 6, 48},  {2, 3, 1024}, {9, 16, 1025},  {70, 7, 1500},
-                               {1, 8, 4864}, {17, 5, 2100}, {1, 129, 8}, {8, 31, 8},   {10, 40, 0}};
+  const int64_t shapes[][3] = {{1, 1, 1},     {1, 3, 2},    {2, 5, 7},     {3, 8, 16},    {4, 9, 17},
+                               {5, 11, 33},   {6, 7, 64},   {7, 13, 65},   {1, 37, 896},  {13, 10, 100},
+                               {66, 6, 48},   {2, 3, 1024}, {9, 16, 1025}, {70, 7, 1500}, {1, 8, 4864},
+                               {17, 5, 2100}, {1, 129, 8},  {8, 31, 8},    {10, 40, 0}};
   for (const auto& [m, n, k] : shapes) {
     for (const FloatType type : {FloatType::kF32, FloatType::kBF16}) {
       for (const bool accumulate : {false, true}) {
@@ -54,7 +55,8 @@ TEST_P(FloatMatmulTest, MatchesReferenceOverOddShapes) {
             }
             double size = 0.0;
             for (int64_t c = 0; c < k; ++c) {
-              size += std::abs(static_cast<double>(p.x[static_cast<size_t>(i * k + c)]) * p.w[static_cast<size_t>(j * k + c)]);
+              size += std::abs(static_cast<double>(p.x[static_cast<size_t>(i * k + c)]) *
+                               p.w[static_cast<size_t>(j * k + c)]);
             }
             // At most k / 4 + 4 roundings (two each without FMA) on the way of a product into the sum; 3 after it.
             const double tolerance = kFloatEps * ((static_cast<double>(k) / 2 + 8) * size + 3 * std::abs(before[at]));

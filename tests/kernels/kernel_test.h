@@ -52,6 +52,6 @@ inline ::testing::AssertionResult SameBits(const std::vector<float>& a, const st
 
 }  // namespace pith
 
-#define PITH_INSTANTIATE_PER_TARGET(suite)                                                        \
+#define PITH_INSTANTIATE_PER_TARGET(suite)                                              \
   INSTANTIATE_TEST_SUITE_P(Target, suite, ::testing::ValuesIn(::pith::KernelTargets()), \
                            [](const auto& target) { return target.param; })

@@ -55,6 +55,26 @@ TEST_P(SamplingTest, SumExpMatchesDouble) {
   EXPECT_EQ(SumExp(x.data(), 50, 2.0f), 1.0);
 }
 
+TEST_P(SamplingTest, ExpRowMatchesDouble) {
+  for (const int64_t n : kLengths) {
+    const auto x = RandomFloats(n, 8, 12.0);
+    const float shift = MaxValue(x.data(), n);
+    std::vector<float> got(x.size());
+    ExpRow(x.data(), n, shift, 0.7f, got.data());
+    auto in_place = x;
+    ExpRow(in_place.data(), n, shift, 0.7f, in_place.data());
+    EXPECT_TRUE(SameBits(in_place, got));
+    for (size_t i = 0; i < x.size(); ++i) {
+      // The argument reaches 64 and is rounded twice; 0.7f itself is what is meant.
+      const double want = std::exp((static_cast<double>(x[i]) - shift) * 0.7f);
+      EXPECT_NEAR(got[i], want, (3e-7 + 2 * 64 * kFloatEps) * want + 1.2e-38) << x[i] - shift;
+      if (x[i] == shift) {
+        EXPECT_EQ(got[i], 1.0f);
+      }
+    }
+  }
+}
+
 TEST_P(SamplingTest, ValidityFindsOneBadValueAnywhere) {
   for (const int64_t n : kLengths) {
     auto x = RandomFloats(n, 4);
@@ -80,7 +100,8 @@ TEST_P(SamplingTest, TopKEqualsASort) {
       std::vector<Candidate> all;
       for (int64_t i = 0; i < n; ++i) all.push_back({static_cast<int32_t>(i), x[static_cast<size_t>(i)]});
       std::sort(all.begin(), all.end(), Before);
-      for (const int64_t k : {int64_t{0}, int64_t{1}, int64_t{2}, int64_t{7}, int64_t{50}, int64_t{1500}, n - 1, n, n + 5}) {
+      for (const int64_t k :
+           {int64_t{0}, int64_t{1}, int64_t{2}, int64_t{7}, int64_t{50}, int64_t{1500}, n - 1, n, n + 5}) {
         std::vector<Candidate> got = {{-1, 1.0f}};
         TopK(x.data(), n, k, &got);
         const std::vector<Candidate> want(all.begin(), all.begin() + std::min(k, n));
