@@ -9,7 +9,8 @@ namespace pith {
 
 void AddCompletionCommand(Cli& cli) {
   auto shell = std::make_shared<std::string>();
-  CLI::App* app = cli.AddCommand("completion", "Print the completion script of a shell.", "source <(pith completion bash)");
+  CLI::App* app =
+      cli.AddCommand("completion", "Print the completion script of a shell.", "source <(pith completion bash)");
   AddChoiceOption(app, "shell", *shell, {"bash", "zsh", "fish"}, "Which shell")->required();
   cli.OnRun(app, [&cli, shell]() -> Status {
     const std::string script = CompletionScript(cli.root(), *shell);

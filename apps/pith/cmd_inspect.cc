@@ -75,16 +75,15 @@ OrderedJson TypesJson(const Inspection& inspection) {
 }
 
 OrderedJson InspectionJson(const std::string& path, const Inspection& inspection) {
-  OrderedJson json = {{"path", path},
-                      {"format", ArtefactKindName(inspection.kind)},
-                      {"file_bytes", inspection.file_bytes}};
+  OrderedJson json = {
+      {"path", path}, {"format", ArtefactKindName(inspection.kind)}, {"file_bytes", inspection.file_bytes}};
   if (inspection.checkpoint) {
     json["fingerprint"] = inspection.checkpoint->fingerprint();
     json["config"] = ConfigJson(inspection.checkpoint->config());
     const auto& quantization = inspection.checkpoint->quantization();
     json["quantization"] = quantization ? QuantizationJson(*quantization) : OrderedJson(nullptr);
-    json["chat_template"] =
-        inspection.template_family ? OrderedJson(TemplateFamilyName(*inspection.template_family)) : OrderedJson(nullptr);
+    json["chat_template"] = inspection.template_family ? OrderedJson(TemplateFamilyName(*inspection.template_family))
+                                                       : OrderedJson(nullptr);
     if (!inspection.template_error.empty()) json["chat_template_error"] = inspection.template_error;
   }
   if (inspection.kind == ArtefactKind::kAdapter) {
@@ -115,7 +114,8 @@ OrderedJson InspectionJson(const std::string& path, const Inspection& inspection
 void PrintText(const OrderedJson& json, const Inspection& inspection, bool tensors) {
   for (const auto& [key, value] : json.items()) {
     if (key == "tensors") continue;
-    const std::string text = value.is_string() ? value.get<std::string>() : value.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+    const std::string text = value.is_string() ? value.get<std::string>()
+                                               : value.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
     if (value.is_object() && key == "config") {
       for (const auto& [name, field] : value.items()) std::printf("%-26s %s\n", name.c_str(), field.dump().c_str());
     } else {

@@ -82,7 +82,8 @@ void AddPullCommand(Cli& cli) {
   CLI::App* app = cli.AddCommand("pull", "Fetch a model into the cache folder and check it.",
                                  "pith pull smollm2-135m\n"
                                  "  pith pull hf:Qwen/Qwen2.5-0.5B-Instruct-GGUF:qwen2.5-0.5b-instruct-q8_0.gguf");
-  CLI::Option* name = app->add_option("name", options->name, "A name of the catalogue, or hf:org/name[@revision][:file]");
+  CLI::Option* name =
+      app->add_option("name", options->name, "A name of the catalogue, or hf:org/name[@revision][:file]");
   name->type_name("NAME");
   SetCompletion(name, {CompletionHint::Kind::kModel, {}});
   AddChoiceOption(app, "--from", options->from, {"auto", "hub", "pip"},

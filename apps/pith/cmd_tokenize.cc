@@ -28,8 +28,8 @@ Result<std::vector<int32_t>> ParseIds(const std::string& text, int32_t size) {
   std::vector<int32_t> ids;
   const auto add = [&](int64_t id) -> Status {
     if (id < 0 || id >= size) {
-      return Error{ErrorCode::kInvalidArgument, "token id " + std::to_string(id) + " is outside 0.." +
-                                                    std::to_string(size - 1)};
+      return Error{ErrorCode::kInvalidArgument,
+                   "token id " + std::to_string(id) + " is outside 0.." + std::to_string(size - 1)};
     }
     ids.push_back(static_cast<int32_t>(id));
     return {};
@@ -107,7 +107,8 @@ void AddTokenizeCommand(Cli& cli) {
                                  "printf 'Hello, world' | pith tokenize -m smollm2-135m --json");
   CLI::Option* model = AddModelOption(app, options->model);
   model->required();
-  model->description("Model: a name of the catalogue, hf:org/name[:file], a directory, a GGUF file or a tokenizer.json");
+  model->description(
+      "Model: a name of the catalogue, hf:org/name[:file], a directory, a GGUF file or a tokenizer.json");
   app->add_flag("--special", options->special, "Recognise special tokens such as <|im_end|> in the text");
   app->add_flag("--bos", options->bos, "Put the tokenizer's begin-of-text token in front, if it has one");
   CLI::Option* decode = app->add_flag("--decode", options->decode, "Standard input holds ids: write their text");

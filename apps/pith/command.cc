@@ -114,7 +114,8 @@ CLI::Option* AddChoiceOption(CLI::App* app, const std::string& names, std::strin
                              const std::vector<std::string>& choices, const std::string& description) {
   std::string list;
   for (const auto& choice : choices) list += (list.empty() ? "" : "|") + choice;
-  CLI::Option* option = app->add_option(names, value, description)->check(CLI::IsMember(choices).description(""))->type_name(list);
+  CLI::Option* option =
+      app->add_option(names, value, description)->check(CLI::IsMember(choices).description(""))->type_name(list);
   SetCompletion(option, {CompletionHint::Kind::kWords, choices});
   return option;
 }

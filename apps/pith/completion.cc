@@ -132,7 +132,8 @@ std::string Zsh(const std::vector<CommandInfo>& commands) {
         specs += " \\\n        " + Quoted(spec);
       }
     }
-    for (const auto& positional : command.positionals) specs += " \\\n        " + Quoted("*:value:" + ZshAction(positional.hint));
+    for (const auto& positional : command.positionals)
+      specs += " \\\n        " + Quoted("*:value:" + ZshAction(positional.hint));
     cases += "    " + command.name + ")\n      _arguments" + specs + " ;;\n";
   }
   return "#compdef pith\n# zsh completion for pith; load it with: source <(pith completion zsh)\n"
@@ -154,11 +155,13 @@ std::string Fish(const std::vector<CommandInfo>& commands) {
       "complete -c pith -n __fish_use_subcommand -l help -d 'Print the help'\n"
       "complete -c pith -n __fish_use_subcommand -l version -d 'Print the version'\n";
   for (const auto& command : commands) {
-    script += "complete -c pith -n __fish_use_subcommand -a " + command.name + " -d " + Quoted(command.description) + "\n";
+    script +=
+        "complete -c pith -n __fish_use_subcommand -a " + command.name + " -d " + Quoted(command.description) + "\n";
     const std::string where = "complete -c pith -n '__fish_seen_subcommand_from " + command.name + "'";
     for (const auto& option : command.options) {
       std::string line = where;
-      for (const auto& name : option.names) line += name.size() == 2 ? " -s " + name.substr(1) : " -l " + name.substr(2);
+      for (const auto& name : option.names)
+        line += name.size() == 2 ? " -s " + name.substr(1) : " -l " + name.substr(2);
       if (option.takes_value) line += CompletesFiles(option.hint) ? " -r -F" : " -x";
       if (!option.hint.words.empty()) line += " -a " + Quoted(Join(option.hint.words));
       script += line + " -d " + Quoted(option.description) + "\n";

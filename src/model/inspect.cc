@@ -26,7 +26,8 @@ void SetTensors(std::vector<Tensor> tensors, Inspection& inspection) {
 
 void SetBitsPerWeight(Inspection& inspection) {
   if (inspection.parameters == 0) return;
-  inspection.bits_per_weight = 8.0 * static_cast<double>(inspection.tensor_bytes) / static_cast<double>(inspection.parameters);
+  inspection.bits_per_weight =
+      8.0 * static_cast<double>(inspection.tensor_bytes) / static_cast<double>(inspection.parameters);
 }
 
 // The tokenizer: none is fine, a broken one is not.
@@ -58,8 +59,7 @@ Result<Inspection> InspectModel(const std::string& path) {
   Inspection inspection;
   PITH_ASSIGN(inspection.checkpoint, Checkpoint::Open(path));
   const Checkpoint& checkpoint = *inspection.checkpoint;
-  inspection.kind =
-      checkpoint.format() == CheckpointFormat::kGguf ? ArtefactKind::kGguf : ArtefactKind::kHuggingFace;
+  inspection.kind = checkpoint.format() == CheckpointFormat::kGguf ? ArtefactKind::kGguf : ArtefactKind::kHuggingFace;
   inspection.file_bytes = checkpoint.file_bytes();
   std::vector<Tensor> tensors;
   for (const auto& [name, tensor] : checkpoint.tensors()) tensors.push_back(tensor);
@@ -71,7 +71,8 @@ Result<Inspection> InspectModel(const std::string& path) {
   return inspection;
 }
 
-// The module of a PEFT tensor: "base_model.model.model.layers.0.mlp.up_proj.lora_A.weight" -> "model.layers.0.mlp.up_proj".
+// The module of a PEFT tensor: "base_model.model.model.layers.0.mlp.up_proj.lora_A.weight" ->
+// "model.layers.0.mlp.up_proj".
 std::optional<std::string> ModuleOfLoraA(const std::string& tensor) {
   constexpr std::string_view kPrefix = "base_model.model.";
   const size_t end = tensor.rfind(".lora_A.");

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "base/result.h"
-#include "model/checkpoint.h"
 #include "model/chat_template.h"
+#include "model/checkpoint.h"
 #include "model/tensor.h"
 
 namespace pith {

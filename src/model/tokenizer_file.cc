@@ -18,7 +18,8 @@ constexpr uint64_t kMaxTokenizerBytes = uint64_t{256} << 20;
 
 Result<std::shared_ptr<const Tokenizer>> FromJsonFile(const std::string& path) {
   PITH_ASSIGN(const auto file, MappedFile::Open(path));
-  if (file->size() > kMaxTokenizerBytes) return Error{ErrorCode::kMalformed, "'" + path + "' is too large for a tokenizer"};
+  if (file->size() > kMaxTokenizerBytes)
+    return Error{ErrorCode::kMalformed, "'" + path + "' is too large for a tokenizer"};
   return Tokenizer::FromJson({reinterpret_cast<const char*>(file->bytes().data()), file->size()}, "'" + path + "'");
 }
 

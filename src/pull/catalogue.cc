@@ -51,7 +51,8 @@ std::vector<CatalogueEntry> MakeCatalogue() {
 bool IsPlainName(std::string_view text) {
   if (text.empty() || text.size() > 128 || text.front() == '.' || text.front() == '-') return false;
   return std::all_of(text.begin(), text.end(), [](unsigned char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' || c == '.';
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' ||
+           c == '.';
   });
 }
 

@@ -30,9 +30,9 @@ struct PinnedFile {
 };
 
 struct CatalogueEntry {
-  std::string name;     // "qwen2.5-coder-0.5b"
-  std::string repo;     // "Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF" on the hub
-  std::string licence;  // SPDX identifier, or the publisher's own name for it
+  std::string name;                // "qwen2.5-coder-0.5b"
+  std::string repo;                // "Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF" on the hub
+  std::string licence;             // SPDX identifier, or the publisher's own name for it
   std::optional<PinnedFile> file;  // one pinned file; without it the model is a safetensors directory from the hub
 };
 

@@ -25,7 +25,8 @@ struct Transfer {
 
 std::string Lower(std::string_view text) {
   std::string lower(text);
-  std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  std::transform(lower.begin(), lower.end(), lower.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   return lower;
 }
 
@@ -135,8 +136,7 @@ Result<HttpOrigin> OriginOf(const std::string& url) {
   };
   if (!parsed || curl_url_set(parsed.get(), CURLUPART_URL, url.c_str(), 0) != CURLUE_OK ||
       !part(CURLUPART_SCHEME, 0, origin.scheme) || !part(CURLUPART_HOST, 0, origin.host) ||
-      !part(CURLUPART_PORT, CURLU_DEFAULT_PORT, origin.port) ||
-      (origin.scheme != "http" && origin.scheme != "https")) {
+      !part(CURLUPART_PORT, CURLU_DEFAULT_PORT, origin.port) || (origin.scheme != "http" && origin.scheme != "https")) {
     return Error{ErrorCode::kInvalidArgument, "'" + url + "' is not an http or https address"};
   }
   return origin;

@@ -87,7 +87,8 @@ std::optional<Attempt> FetchFollowing(HttpRequest request, const std::string& to
     }
     request.url = response->redirect_url;
   }
-  return Attempt{{ErrorCode::kUnavailable, request.url + ": more than " + std::to_string(kMaxRedirects) + " redirects"}};
+  return Attempt{
+      {ErrorCode::kUnavailable, request.url + ": more than " + std::to_string(kMaxRedirects) + " redirects"}};
 }
 
 // Waits before attempt number `failures` (1, 2, ...) in a row.
@@ -160,7 +161,8 @@ class PartFile {
 
   Status Append(std::span<const std::byte> bytes) {
     if (bytes.size() > file_.bytes - size_) {
-      return Error{ErrorCode::kMismatch, "'" + file_.path + "' is longer than " + std::to_string(file_.bytes) + " bytes"};
+      return Error{ErrorCode::kMismatch,
+                   "'" + file_.path + "' is longer than " + std::to_string(file_.bytes) + " bytes"};
     }
     while (!bytes.empty()) {
       const ssize_t count = ::write(fd_, bytes.data(), bytes.size());
@@ -240,8 +242,8 @@ Status BeginBody(const HttpResponse& response, const HubFile& file, PartFile& pa
     total = length.value_or(file.bytes);
   }
   if (total != file.bytes) {
-    return Error{ErrorCode::kMismatch, "'" + file.path + "' has " + std::to_string(total) + " bytes on the server, not " +
-                                           std::to_string(file.bytes)};
+    return Error{ErrorCode::kMismatch, "'" + file.path + "' has " + std::to_string(total) +
+                                           " bytes on the server, not " + std::to_string(file.bytes)};
   }
   return {};
 }
@@ -255,7 +257,8 @@ Status CheckLinkedHeaders(const HttpResponse& response, const HubFile& file) {
   }
   const std::string etag = StripQuotes(response.Header("x-linked-etag"));
   if (IsHex(etag, 64) && !file.sha256.empty() && etag != file.sha256) {
-    return Error{ErrorCode::kMismatch, "the hub's '" + file.path + "' has the SHA-256 " + etag + ", not " + file.sha256};
+    return Error{ErrorCode::kMismatch,
+                 "the hub's '" + file.path + "' has the SHA-256 " + etag + ", not " + file.sha256};
   }
   return {};
 }
@@ -275,8 +278,9 @@ std::optional<Attempt> DownloadRest(const std::string& url, const HubFile& file,
     return {};
   };
   HttpResponse response;
-  auto failed = FetchFollowing(std::move(request), options.token, endpoint, sink,
-                               [&](const HttpResponse& first) { return CheckLinkedHeaders(first, file); }, &response);
+  auto failed = FetchFollowing(
+      std::move(request), options.token, endpoint, sink,
+      [&](const HttpResponse& first) { return CheckLinkedHeaders(first, file); }, &response);
   if (failed) return failed;
   if (response.status == 416) {
     // The server has nothing beyond what we hold: what we hold is not a beginning of its file.

@@ -15,8 +15,8 @@ struct HubOptions {
   std::string token;  // access token; goes only to the endpoint itself, and in clear text only to this machine
   long connect_timeout_ms = 5000;
   long stall_timeout_s = 30;
-  int retries = 5;           // attempts in a row without a new byte before giving up, after the first
-  long backoff_ms = 500;     // before the first retry; doubles up to 16 times this
+  int retries = 5;        // attempts in a row without a new byte before giving up, after the first
+  long backoff_ms = 500;  // before the first retry; doubles up to 16 times this
   std::function<void(uint64_t bytes_done)> progress;  // bytes of the current file that are on disk
 };
 

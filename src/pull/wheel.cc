@@ -25,7 +25,7 @@ Status ReadZipEntry(const std::string& path, const std::string& entry, uint64_t 
     zip_error_init_with_code(&error, code);
     const std::string reason = zip_error_strerror(&error);
     zip_error_fini(&error);
-    const ErrorCode kind = code == ZIP_ER_NOENT ? ErrorCode::kNotFound
+    const ErrorCode kind = code == ZIP_ER_NOENT                         ? ErrorCode::kNotFound
                            : code == ZIP_ER_OPEN || code == ZIP_ER_READ ? ErrorCode::kIo
                                                                         : ErrorCode::kMalformed;
     return Error{kind, "cannot open the archive '" + path + "': " + reason};
@@ -35,8 +35,8 @@ Status ReadZipEntry(const std::string& path, const std::string& entry, uint64_t 
   if (zip_stat(archive.get(), entry.c_str(), ZIP_FL_ENC_RAW, &stat) != 0) {
     return Error{ErrorCode::kNotFound, "'" + path + "' holds no '" + entry + "'"};
   }
-  const Error too_long{ErrorCode::kMismatch, "'" + entry + "' of '" + path + "' is longer than " +
-                                                 std::to_string(max_bytes) + " bytes"};
+  const Error too_long{ErrorCode::kMismatch,
+                       "'" + entry + "' of '" + path + "' is longer than " + std::to_string(max_bytes) + " bytes"};
   if ((stat.valid & ZIP_STAT_SIZE) != 0 && stat.size > max_bytes) return too_long;
   const std::unique_ptr<zip_file_t, ZipCloser> file(zip_fopen_index(archive.get(), stat.index, 0));
   if (!file) return Error{ErrorCode::kMalformed, "'" + entry + "' of '" + path + "': " + zip_strerror(archive.get())};

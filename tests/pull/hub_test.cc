@@ -95,7 +95,8 @@ TEST_F(HubTest, TokenDoesNotFollowARedirectToAnotherHost) {
 
 TEST_F(HubTest, RelativeRedirectKeepsTheToken) {
   HttpServer hub([&](const ServedRequest& request) {
-    if (request.path != "/moved/model.gguf") return ServedReply{.status = 307, .headers = {{"Location", "/moved/model.gguf"}}};
+    if (request.path != "/moved/model.gguf")
+      return ServedReply{.status = 307, .headers = {{"Location", "/moved/model.gguf"}}};
     return ServeFile(content_, request);
   });
   HubOptions options = Options(hub);
@@ -114,7 +115,9 @@ TEST_F(HubTest, RedirectLoopEnds) {
 }
 
 TEST_F(HubTest, RedirectToAnotherSchemeIsRefused) {
-  HttpServer hub([](const ServedRequest&) { return ServedReply{.status = 302, .headers = {{"Location", "file:///etc/passwd"}}}; });
+  HttpServer hub([](const ServedRequest&) {
+    return ServedReply{.status = 302, .headers = {{"Location", "file:///etc/passwd"}}};
+  });
   const Status status = Download(hub, File());
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().code, ErrorCode::kInvalidArgument);
@@ -230,7 +233,8 @@ TEST_F(HubTest, LongerFileIsRefusedBeforeItIsWritten) {
 }
 
 TEST_F(HubTest, BodyWithoutLengthThatIsTooLongIsRefused) {
-  HttpServer server([&](const ServedRequest&) { return ServedReply{.body = content_ + content_, .send_length = false}; });
+  HttpServer server(
+      [&](const ServedRequest&) { return ServedReply{.body = content_ + content_, .send_length = false}; });
   const Status status = Download(server, File());
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().code, ErrorCode::kMismatch);
@@ -242,9 +246,8 @@ TEST_F(HubTest, BodyShorterThanItsLengthEndsAfterTheRetries) {
   // Claims the right size, never sends more than the first 1,000 bytes.
   HttpServer server([&](const ServedRequest& request) {
     if (request.range_begin > 0) {
-      return ServedReply{.status = 206,
-                         .headers = {{"Content-Range", "bytes 1000-299999/300000"}},
-                         .claimed_length = 299000};
+      return ServedReply{
+          .status = 206, .headers = {{"Content-Range", "bytes 1000-299999/300000"}}, .claimed_length = 299000};
     }
     return ServedReply{.body = content_.substr(0, 1000), .claimed_length = content_.size()};
   });
@@ -275,8 +278,9 @@ TEST_F(HubTest, AnotherDigestOnTheHubIsRefusedBeforeTheBody) {
     return reply;
   });
   HttpServer hub([&](const ServedRequest&) {
-    return ServedReply{.status = 302,
-                       .headers = {{"Location", server.url() + "/blob"}, {"X-Linked-Etag", "\"" + std::string(64, 'a') + "\""}}};
+    return ServedReply{
+        .status = 302,
+        .headers = {{"Location", server.url() + "/blob"}, {"X-Linked-Etag", "\"" + std::string(64, 'a') + "\""}}};
   });
   const Status status = Download(hub, File());
   ASSERT_FALSE(status.ok());
@@ -391,10 +395,11 @@ TEST_F(HubTest, Listing) {
   const std::string sha256(64, 'b');
   const std::string blob(40, 'c');
   HttpServer server([&](const ServedRequest&) {
-    return ServedReply{.body = std::string(R"({"id":"org/name","sha":")") + kCommit +
-                               R"(","siblings":[{"rfilename":"model.safetensors","size":1234,"blobId":"x","lfs":{"sha256":")" +
-                               sha256 + R"(","size":1234,"pointerSize":130}},{"rfilename":"config.json","size":5,"blobId":")" +
-                               blob + R"("}]})"};
+    return ServedReply{
+        .body = std::string(R"({"id":"org/name","sha":")") + kCommit +
+                R"(","siblings":[{"rfilename":"model.safetensors","size":1234,"blobId":"x","lfs":{"sha256":")" +
+                sha256 + R"(","size":1234,"pointerSize":130}},{"rfilename":"config.json","size":5,"blobId":")" + blob +
+                R"("}]})"};
   });
   const auto listing = ListHubFiles("org/name", "v1", Options(server));
   ASSERT_TRUE(listing.ok()) << listing.error().message;

@@ -132,11 +132,29 @@ TEST(HubReferenceTest, Parts) {
 }
 
 TEST(HubReferenceTest, WhatCouldLeaveTheFolderIsRefused) {
-  for (const char* text : {"", "hf:", "org/name", "hf:org", "hf:/name", "hf:org/", "hf:org/name/more", "hf:org/..",
-                           "hf:../name", "hf:org/name:", "hf:org/name:../a", "hf:org/name:/etc/passwd",
-                           "hf:org/name:a//b", "hf:org/name:a/../b", "hf:org/name:a/./b", "hf:org/name@:a",
-                           "hf:org/name@..:a", "hf:org/na me", "hf:org/name?x", "hf:org/name:a%2fb", "hf:org/name:a\nb",
-                           "hf:-o/name", "hf:org/name:.hidden"}) {
+  for (const char* text : {"",
+                           "hf:",
+                           "org/name",
+                           "hf:org",
+                           "hf:/name",
+                           "hf:org/",
+                           "hf:org/name/more",
+                           "hf:org/..",
+                           "hf:../name",
+                           "hf:org/name:",
+                           "hf:org/name:../a",
+                           "hf:org/name:/etc/passwd",
+                           "hf:org/name:a//b",
+                           "hf:org/name:a/../b",
+                           "hf:org/name:a/./b",
+                           "hf:org/name@:a",
+                           "hf:org/name@..:a",
+                           "hf:org/na me",
+                           "hf:org/name?x",
+                           "hf:org/name:a%2fb",
+                           "hf:org/name:a\nb",
+                           "hf:-o/name",
+                           "hf:org/name:.hidden"}) {
     const auto reference = ParseHubReference(text);
     ASSERT_FALSE(reference.ok()) << text;
     EXPECT_EQ(reference.error().code, ErrorCode::kInvalidArgument) << text;

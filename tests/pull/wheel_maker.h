@@ -34,7 +34,8 @@ inline void WriteWheel(const std::string& folder, const std::string& name, const
   const std::string info = module + "-" + version + ".dist-info/";
   ZipEntries entries = data;
   entries.push_back({info + "METADATA", "Metadata-Version: 2.1\nName: " + name + "\nVersion: " + version + "\n"});
-  entries.push_back({info + "WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"});
+  entries.push_back(
+      {info + "WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"});
   entries.push_back({info + "RECORD", ""});
   std::filesystem::create_directories(folder);
   WriteZip(folder + "/" + module + "-" + version + "-py3-none-any.whl", entries, true);

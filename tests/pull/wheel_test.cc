@@ -24,9 +24,7 @@ Result<std::string> ReadAll(const std::string& path, const std::string& entry, u
   return text;
 }
 
-ErrorCode CodeOf(const Result<std::string>& result) {
-  return result.ok() ? ErrorCode::kInternal : result.error().code;
-}
+ErrorCode CodeOf(const Result<std::string>& result) { return result.ok() ? ErrorCode::kInternal : result.error().code; }
 
 class WheelTest : public ::testing::Test {
  protected:

@@ -38,14 +38,16 @@ ServedRequest ParseRequest(const std::string& head) {
     const std::string header = head.substr(begin, end - begin);
     if (const size_t colon = header.find(':'); colon != std::string::npos) {
       std::string name = header.substr(0, colon);
-      std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+      std::transform(name.begin(), name.end(), name.begin(),
+                     [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
       const size_t value = header.find_first_not_of(' ', colon + 1);
       request.headers[name] = value == std::string::npos ? "" : header.substr(value);
     }
     begin = end + 2;
   }
   unsigned long long range_begin = 0;
-  if (std::sscanf(request.Header("range").c_str(), "bytes=%20llu-", &range_begin) == 1) request.range_begin = range_begin;
+  if (std::sscanf(request.Header("range").c_str(), "bytes=%20llu-", &range_begin) == 1)
+    request.range_begin = range_begin;
   return request;
 }
 
@@ -68,10 +70,9 @@ HttpServer::HttpServer(Handler handler) : handler_(std::move(handler)) {
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t size = sizeof(address);
-  const bool listening = ::bind(listener_, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0 &&
-                         ::listen(listener_, 16) == 0 &&
-                         ::getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size) == 0 &&
-                         ::pipe(stop_) == 0;
+  const bool listening =
+      ::bind(listener_, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0 && ::listen(listener_, 16) == 0 &&
+      ::getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size) == 0 && ::pipe(stop_) == 0;
   EXPECT_TRUE(listening) << "no loopback server";
   ::setenv("no_proxy", "127.0.0.1", 1);  // a proxy of the environment has no business here
   port_ = ntohs(address.sin_port);

@@ -30,7 +30,7 @@ struct ServedReply {
   std::vector<std::pair<std::string, std::string>> headers = {};
   std::string body = {};
   std::optional<uint64_t> claimed_length = {};  // Content-Length, when it is a lie
-  bool send_length = true;                 // false: the end of the connection is the end of the body
+  bool send_length = true;                      // false: the end of the connection is the end of the body
   std::optional<size_t> cut_after = {};         // close the connection after so many bytes of the body
 };
 
