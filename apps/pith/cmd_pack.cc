@@ -3,10 +3,12 @@
 #include <memory>
 #include <optional>
 
+#include "base/cache_folder.h"
 #include "base/progress.h"
 #include "command.h"
 #include "json_output.h"
 #include "model/pack.h"
+#include "model/pack_cache.h"
 #include "pull/model_cache.h"
 
 namespace pith {
@@ -29,14 +31,15 @@ struct PackCommandOptions {
   std::string kv;
   int threads = 0;
   bool force = false;
+  bool list_cache = false;
   CLI::Option* group_option = nullptr;
   CLI::Option* bits_option = nullptr;
 };
 
 // The recipe text that the separate options spell; with --recipe they change single fields of it.
 Result<PackRecipe> RecipeOf(const PackCommandOptions& options) {
-  const bool matrix_options = options.zero_point || options.minimum || options.group_option->count() > 0 ||
-                              options.bits_option->count() > 0;
+  const bool matrix_options =
+      options.zero_point || options.minimum || options.group_option->count() > 0 || options.bits_option->count() > 0;
   std::string text = options.recipe;
   if (text.empty()) {
     text = "w" + std::to_string(options.bits);
@@ -44,8 +47,9 @@ Result<PackRecipe> RecipeOf(const PackCommandOptions& options) {
     if (options.zero_point) text += "z";
     if (options.minimum) text += "m";
   } else if (matrix_options) {
-    return Error{ErrorCode::kInvalidArgument, "--recipe already says the format of the linears; leave --bits, --group, "
-                                              "--zero-point and --min out"};
+    return Error{ErrorCode::kInvalidArgument,
+                 "--recipe already says the format of the linears; leave --bits, --group, "
+                 "--zero-point and --min out"};
   }
   const auto add = [&text](const char* key, const std::string& value) {
     if (!value.empty()) text += std::string(",") + key + "=" + value;
@@ -88,7 +92,24 @@ OrderedJson ReportJson(const PackReport& report) {
           {"tensors", tensors}};
 }
 
+Status ListCache(const Cli& cli) {
+  PITH_ASSIGN(const std::string root, CacheRoot());
+  PITH_ASSIGN(const std::vector<CachedPack> packs, ListPackCache(root));
+  OrderedJson json = OrderedJson::array();
+  for (const CachedPack& pack : packs) {
+    if (cli.json()) {
+      json.push_back({{"path", pack.path}, {"source", pack.source}, {"recipe", pack.recipe}, {"bytes", pack.bytes}});
+    } else {
+      std::printf("%-10s %s\n           of %s\n           %s\n", HumanBytes(pack.bytes).c_str(), pack.recipe.c_str(),
+                  pack.source.c_str(), pack.path.c_str());
+    }
+  }
+  if (cli.json()) PrintJson({{"packed", json}});
+  return {};
+}
+
 Status RunPack(const Cli& cli, const PackCommandOptions& command) {
+  if (command.list_cache) return ListCache(cli);
   if (command.model.empty() || command.out.empty()) {
     return Error{ErrorCode::kInvalidArgument, "pack needs a model and a directory to write"};
   }
@@ -140,19 +161,22 @@ void AddPackCommand(Cli& cli) {
   app->add_option("--p", options->p, "Power of the error that lp and best reduce")
       ->check(CLI::Range(1.0, 16.0))
       ->type_name("P");
-  app->add_option("--head", options->head,
-                  "Format of the LM head: w4 or w8 in the groups of the linears, w8g32, ..., bf16, keep, or same as the linears")
+  app->add_option(
+         "--head", options->head,
+         "Format of the LM head: w4 or w8 in the groups of the linears, w8g32, ..., bf16, keep, or same as the linears")
       ->type_name("FORMAT");
   app->add_option("--embed", options->embedding, "Format of the embedding table: w8, w8g32, ..., bf16, f16, keep, same")
       ->type_name("FORMAT");
   AddChoiceOption(app, "--scales", options->scales, {"f16", "f32"}, "Type of scales and minimums");
   AddChoiceOption(app, "--kv", options->kv, {"8", "none"}, "Bits of keys and values, noted in config.json");
-  app->add_option("--recipe", options->recipe,
-                  "All of it at once: w4, w4g32, w4g32z, w4g32m, w8g32, keep, bf16, ...; then ,head=F,embed=F,method=M,p=P,"
-                  "scales=T,kv=B")
+  app->add_option(
+         "--recipe", options->recipe,
+         "All of it at once: w4, w4g32, w4g32z, w4g32m, w8g32, keep, bf16, ...; then ,head=F,embed=F,method=M,p=P,"
+         "scales=T,kv=B")
       ->type_name("RECIPE");
   AddThreadsOption(app, options->threads);
   app->add_flag("--force", options->force, "Replace a model that is at DIR");
+  app->add_flag("--list-cache", options->list_cache, "Show the models that were packed into the cache folder");
   cli.OnRun(app, [&cli, options] { return RunPack(cli, *options); });
 }
 

@@ -14,6 +14,8 @@
 #include <fstream>
 #include <utility>
 
+#include "base/cache_folder.h"
+#include "base/json.h"
 #include "base/progress.h"
 #include "base/thread_pool.h"
 #include "model/hf_export.h"
@@ -279,7 +281,13 @@ class Packer {
     PITH_RETURN_IF_ERROR(WriteTextFile(folder / "config.json", config_text));
     PITH_RETURN_IF_ERROR(WriteCompanions(folder));
     const std::map<std::string, std::string> metadata = {{"format", "pt"}, {"pith_recipe", recipe_.Canonical()}};
-    PITH_ASSIGN(writer_, SafetensorsWriter::Create((folder / "model.safetensors").string(), Entries(), metadata));
+    std::vector<SafetensorsEntry> entries = Entries();
+    uint64_t bytes = 0;
+    for (const SafetensorsEntry& entry : entries) {
+      bytes += static_cast<uint64_t>(TensorBytes(entry.type, entry.shape).value_or(0));
+    }
+    PITH_RETURN_IF_ERROR(CheckFreeSpace(folder.string(), bytes));
+    PITH_ASSIGN(writer_, SafetensorsWriter::Create((folder / "model.safetensors").string(), std::move(entries), metadata));
     for (const Matrix& matrix : matrices_) {
       PITH_RETURN_IF_ERROR(matrix.format.kind == MatrixFormat::Kind::kFloat ? WriteFloats(matrix)
                                                                             : WriteQuantized(matrix));
@@ -292,7 +300,8 @@ class Packer {
     }
     for (const Vector& vector : vectors_) PITH_RETURN_IF_ERROR(WriteVector(vector));
     report_.file_bytes = writer_->file_bytes();
-    return writer_->Finish();
+    PITH_RETURN_IF_ERROR(writer_->Finish());
+    return WriteRecord(folder);
   }
 
   Status WriteCompanions(const fs::path& folder) const {
@@ -311,6 +320,15 @@ class Packer {
       }
     }
     return {};
+  }
+
+  Status WriteRecord(const fs::path& folder) const {
+    const OrderedJson json = {{"version", kPackVersion},
+                              {"source", checkpoint_.path()},
+                              {"fingerprint", checkpoint_.fingerprint()},
+                              {"recipe", recipe_.Canonical()},
+                              {"bytes", report_.file_bytes}};
+    return WriteTextFile(folder / kPackRecord, json.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n");
   }
 
   Status Publish(const fs::path& folder, const std::string& out_dir) const {
