@@ -20,7 +20,7 @@ done
 step() { echo "test.sh: $*"; }
 
 step "1/4 packages"
-scripts/setup.sh test
+scripts/setup.sh "$(if $aarch64; then echo aarch64; else echo test; fi)"
 
 step "2/4 build (preset edge)"
 scripts/build.sh edge
