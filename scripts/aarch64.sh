@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Cross-builds pith for aarch64 and runs the tests of the rooms that a phone runs under qemu-user: scripts/aarch64.sh.
+# Ends with ctest's summary; exit status 77 (skipped, for ctest) where the cross compiler or its libraries are missing.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+dir=build/aarch64
+
+scripts/setup.sh aarch64
+for tool in aarch64-linux-gnu-g++ qemu-aarch64; do
+  if ! command -v "$tool" > /dev/null; then
+    echo "aarch64: SKIPPED LOUDLY: no $tool" >&2
+    exit 77
+  fi
+done
+for package in libhwy libpcre2-8 libutf8proc libzip; do
+  if [ ! -f "/usr/lib/aarch64-linux-gnu/pkgconfig/$package.pc" ]; then
+    echo "aarch64: SKIPPED LOUDLY: no $package for arm64" >&2
+    exit 77
+  fi
+done
+
+if [ ! -f "$dir/build.ninja" ]; then cmake --preset aarch64; fi
+# The program must link; of the tests those of these rooms are built and run.
+ninja -C "$dir" pith tests/base/all tests/model/all tests/kernels/all tests/engine/all
+qemu-aarch64 "$dir/bin/pith" --version
+failed=0
+for room in base model kernels engine; do
+  ctest --test-dir "$dir/tests/$room" --output-on-failure -j "$(nproc)" --timeout 1200 -LE '^(large|speed)$' || failed=1
+done
+exit $failed
