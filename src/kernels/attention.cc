@@ -321,8 +321,9 @@ void MergeStates(const AttentionState& total, const AttentionState& part) {
     float* acc1 = total.acc() + r * stride;
     const float m2 = part.max()[r], l2 = part.sum()[r];
     const float* acc2 = part.acc() + r * stride;
-    if (m2 == kMinusInfinity) continue;
-    if (*m1 == kMinusInfinity) {
+    // A row that has seen a position has sum >= 1, or NaN: never 0.
+    if (l2 == 0.0f) continue;
+    if (*l1 == 0.0f) {
       *m1 = m2;
       *l1 = l2;
       std::memcpy(acc1, acc2, static_cast<size_t>(stride) * sizeof(float));
@@ -343,7 +344,7 @@ void FinishAttention(const AttentionState& state, float* out, int64_t out_stride
   const F32 d;
   const int64_t head_dim = state.head_dim();
   for (int64_t r = 0; r < state.rows(); ++r) {
-    const bool empty = state.max()[r] == kMinusInfinity;
+    const bool empty = state.sum()[r] == 0.0f;
     const VF32 factor = hn::Set(d, empty ? 0.0f : 1.0f / state.sum()[r]);
     const float* acc = state.acc() + r * state.stride();
     float* row = out + r * out_stride;

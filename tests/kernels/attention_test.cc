@@ -219,6 +219,13 @@ TEST_P(AttentionTest, NanInTheCacheOrQueryShows) {
   Cache keys(KvType::kInt8, 64, 70);
   StoreKv(bad.data(), good.data(), 64, 3, keys.blocks[0]);
   for (const float x : RunAttend(Queries(1, 64), {70}, keys)) EXPECT_TRUE(std::isnan(x));
+  // The only visible position of the second partition, and the first position of all.
+  Cache edge(KvType::kInt8, 64, 513);
+  StoreKv(bad.data(), good.data(), 64, 0, edge.blocks[8]);
+  for (const float x : RunAttend(Queries(1, 64), {513}, edge)) EXPECT_TRUE(std::isnan(x));
+  for (const float x : RunAttend(Queries(1, 64), {512}, edge)) EXPECT_FALSE(std::isnan(x));
+  StoreKv(bad.data(), good.data(), 64, 0, edge.blocks[0]);
+  for (const float x : RunAttend(Queries(1, 64), {1}, edge)) EXPECT_TRUE(std::isnan(x));
   auto q = Queries(2, 64);
   q[64] = NAN;
   const auto out = RunAttend(q, {70, 70}, Cache(KvType::kF32, 64, 70));
