@@ -44,7 +44,8 @@ Status RunAsk(const Cli& cli, const AskOptions& options) {
   }
   std::vector<int32_t> prompt;
   if (options.raw) {
-    PITH_ASSIGN(prompt, model->tokenizer()->Encode(question, {.parse_special = true, .special_ranges = {}, .add_bos = true}));
+    PITH_ASSIGN(prompt,
+                model->tokenizer()->Encode(question, {.parse_special = true, .special_ranges = {}, .add_bos = true}));
   } else {
     std::vector<ChatMessage> messages;
     if (!options.system.empty()) messages.push_back({"system", options.system});
@@ -103,12 +104,14 @@ void AddAskCommand(Cli& cli) {
   AddEngineOptions(app, options->engine);
   app->add_option("question", options->question, "The question; '-' or nothing: standard input");
   app->add_option("--system", options->system, "System prompt (default: the model's own)");
-  CLI::Option* adapter = app->add_option("--adapter,--lora", options->adapter, "Reasoning adapter: a PEFT LoRA directory");
+  CLI::Option* adapter =
+      app->add_option("--adapter,--lora", options->adapter, "Reasoning adapter: a PEFT LoRA directory");
   SetCompletion(adapter, {.kind = CompletionHint::Kind::kFile, .words = {}});
-  CLI::Option* reason =
-      AddChoiceOption(app, "--reason", options->reason, {"on", "off"},
-                      "Reasoning mode: <think> is forced and the adapter is on for the response (default: on with an adapter)");
-  app->add_option("-n,--max-tokens,--n-predict", options->generate.max_tokens, "Most generated tokens, thoughts included")
+  CLI::Option* reason = AddChoiceOption(
+      app, "--reason", options->reason, {"on", "off"},
+      "Reasoning mode: <think> is forced and the adapter is on for the response (default: on with an adapter)");
+  app->add_option("-n,--max-tokens,--n-predict", options->generate.max_tokens,
+                  "Most generated tokens, thoughts included")
       ->check(CLI::Range(1, 1 << 24))
       ->capture_default_str();
   app->add_option("--stop", options->generate.stop, "Stop at this text in the answer (may be given several times)");

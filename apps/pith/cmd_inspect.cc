@@ -111,19 +111,30 @@ OrderedJson InspectionJson(const std::string& path, const Inspection& inspection
   return json;
 }
 
+std::string PlainText(const OrderedJson& value) {
+  if (value.is_string()) return value.get<std::string>();
+  return value.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+}
+
 void PrintText(const OrderedJson& json, const Inspection& inspection, bool tensors) {
+  const auto line = [](const std::string& key, const std::string& text) {
+    std::printf("%-26s %s\n", key.c_str(), text.c_str());
+  };
   for (const auto& [key, value] : json.items()) {
-    if (key == "tensors") continue;
-    const std::string text = value.is_string() ? value.get<std::string>()
-                                               : value.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
-    if (value.is_object() && key == "config") {
-      for (const auto& [name, field] : value.items()) std::printf("%-26s %s\n", name.c_str(), field.dump().c_str());
-    } else {
-      std::printf("%-26s %s\n", key.c_str(), text.c_str());
+    if (key == "config") {
+      for (const auto& [name, field] : value.items()) line(name, PlainText(field));
+    } else if (key == "types") {
+      for (const auto& [type, sum] : value.items()) {
+        line("type " + type, PlainText(sum["tensors"]) + " tensors, " + HumanBytes(sum["bytes"].get<uint64_t>()));
+      }
+    } else if (key == "bits_per_weight") {
+      std::printf("%-26s %.3f\n", key.c_str(), value.get<double>());
+    } else if (key != "tensors") {
+      line(key, PlainText(value));
     }
   }
   if (!tensors) {
-    std::printf("%-26s %zu (--tensors lists them)\n", "tensors", inspection.tensors.size());
+    line("tensors", std::to_string(inspection.tensors.size()) + " (--tensors lists them)");
     return;
   }
   for (const Tensor& tensor : inspection.tensors) {

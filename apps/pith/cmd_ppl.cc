@@ -44,8 +44,8 @@ Status RunPpl(const Cli& cli, const PplOptions& options) {
                {"seconds", result.seconds},
                {"tokens_per_second", speed}});
   } else {
-    std::printf("perplexity %.4f (+/- %.4f) over %lld tokens, windows of %lld, weights %s, %.1f tokens/s\n", result.perplexity,
-                result.perplexity * result.nll_error, static_cast<long long>(result.tokens),
+    std::printf("perplexity %.4f (+/- %.4f) over %lld tokens, windows of %lld, weights %s, %.1f tokens/s\n",
+                result.perplexity, result.perplexity * result.nll_error, static_cast<long long>(result.tokens),
                 static_cast<long long>(perplexity.window), model->engine().weights().description.c_str(), speed);
   }
   return {};

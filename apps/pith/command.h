@@ -55,9 +55,9 @@ class Cli {
 };
 
 // Options shared by subcommands, spelled the same everywhere.
-CLI::Option* AddModelOption(CLI::App* app, std::string& model);    // -m, --model
-CLI::Option* AddThreadsOption(CLI::App* app, int& threads);        // -t, --threads: 1..1024; 0 (not given) = all cores
-CLI::Option* AddSeedOption(CLI::App* app, uint64_t& seed);         // -s, --seed
+CLI::Option* AddModelOption(CLI::App* app, std::string& model);  // -m, --model
+CLI::Option* AddThreadsOption(CLI::App* app, int& threads);      // -t, --threads: 1..1024; 0 (not given) = all cores
+CLI::Option* AddSeedOption(CLI::App* app, uint64_t& seed);       // -s, --seed
 // An option with a fixed set of values; the completion knows them.
 CLI::Option* AddChoiceOption(CLI::App* app, const std::string& names, std::string& value,
                              const std::vector<std::string>& choices, const std::string& description);
@@ -78,6 +78,8 @@ CompletionHint CompletionOf(const CLI::Option* option);
 std::string CompletionScript(const CLI::App& root, const std::string& shell);
 
 void AddAskCommand(Cli& cli);
+void AddBenchCommand(Cli& cli);
+void AddChatCommand(Cli& cli);
 void AddPplCommand(Cli& cli);
 void AddPackCommand(Cli& cli);
 void AddPullCommand(Cli& cli);

@@ -8,15 +8,17 @@ namespace pith {
 
 void AddEngineOptions(CLI::App* app, EngineFlags& flags) {
   AddModelOption(app, flags.model)->capture_default_str();
-  app->add_option("-w,--weights", flags.weights,
-                  "auto, stored, bf16, f32, or a packing recipe such as w4g32, w4, w8 (packed once into the cache folder)")
+  app->add_option(
+         "-w,--weights", flags.weights,
+         "auto, stored, bf16, f32, or a packing recipe such as w4g32, w4, w8 (packed once into the cache folder)")
       ->capture_default_str();
   AddChoiceOption(app, "--kv-type", flags.kv, {"int8", "bf16", "f32"}, "Format of the KV cache")->capture_default_str();
   AddChoiceOption(app, "--activations", flags.activations, {"a16", "a8"}, "Activations of packed linears: 16 or 8 bits")
       ->capture_default_str();
   app->add_option("--template", flags.chat_template, "Chat template: auto, qwen2.5, smollm2, qwen3, llama3, chatml")
       ->capture_default_str();
-  app->add_option("-c,--ctx,--ctx-size", flags.context, "Most tokens of a conversation; 0 = what the model was made for")
+  app->add_option("-c,--ctx,--ctx-size", flags.context,
+                  "Most tokens of a conversation; 0 = what the model was made for")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   AddThreadsOption(app, flags.threads);
@@ -30,8 +32,7 @@ Result<std::unique_ptr<TextModel>> LoadTextModel(const EngineFlags& flags) {
   options.engine.threads = flags.threads;
   options.engine.context = flags.context;
   options.engine.kv = flags.kv == "f32" ? KvType::kF32 : flags.kv == "bf16" ? KvType::kBF16 : KvType::kInt8;
-  options.engine.activations =
-      flags.activations == "a8" ? kernels::ActivationBits::k8 : kernels::ActivationBits::k16;
+  options.engine.activations = flags.activations == "a8" ? kernels::ActivationBits::k8 : kernels::ActivationBits::k16;
   if (flags.weights == "f32") options.engine.adapter_type = FloatType::kF32;
   std::unique_ptr<ProgressBar> bar;
   options.on_pack = [&](int64_t done, int64_t total) {
@@ -47,9 +48,12 @@ void AddSamplingOptions(CLI::App* app, SamplingParams& sampling) {
   sampling.temperature = 0;
   app->add_option("--temp,--temperature", sampling.temperature, "Temperature; 0 = greedy")->capture_default_str();
   app->add_option("--top-k", sampling.top_k, "Keep the k most likely tokens; 0 = all")->capture_default_str();
-  app->add_option("--top-p", sampling.top_p, "Keep the most likely tokens of this total probability")->capture_default_str();
-  app->add_option("--min-p", sampling.min_p, "Keep tokens with this share of the best one's probability")->capture_default_str();
-  app->add_option("--repeat-penalty,--repetition-penalty", sampling.repetition_penalty, "Penalty of tokens already seen; 1 = none")
+  app->add_option("--top-p", sampling.top_p, "Keep the most likely tokens of this total probability")
+      ->capture_default_str();
+  app->add_option("--min-p", sampling.min_p, "Keep tokens with this share of the best one's probability")
+      ->capture_default_str();
+  app->add_option("--repeat-penalty,--repetition-penalty", sampling.repetition_penalty,
+                  "Penalty of tokens already seen; 1 = none")
       ->capture_default_str();
   AddSeedOption(app, sampling.seed);
 }

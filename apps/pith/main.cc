@@ -4,6 +4,8 @@
 int main(int argc, char** argv) {
   pith::Cli cli;
   pith::AddAskCommand(cli);
+  pith::AddChatCommand(cli);
+  pith::AddBenchCommand(cli);
   pith::AddPplCommand(cli);
   pith::AddInspectCommand(cli);
   pith::AddPackCommand(cli);

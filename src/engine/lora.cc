@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstring>
 
+#include "base/random.h"
 #include "kernels/elementwise.h"
 
 namespace pith {
@@ -30,6 +31,10 @@ FloatMatrix Adapter::Hold(const Tensor& tensor, const Tensor& scale, FloatType t
     *status = read;
     return {};
   }
+  return HoldFloats(values, rows, cols, type);
+}
+
+FloatMatrix Adapter::HoldFloats(const std::vector<float>& values, int64_t rows, int64_t cols, FloatType type) {
   const size_t width = type == FloatType::kF32 ? 4 : 2;
   owned_.emplace_back(values.size() * width);
   std::byte* out = owned_.back().data();
@@ -42,13 +47,20 @@ FloatMatrix Adapter::Hold(const Tensor& tensor, const Tensor& scale, FloatType t
   return {type, out, rows, cols};
 }
 
-Result<std::shared_ptr<const Adapter>> Adapter::Load(const std::string& dir, const ModelConfig& config, FloatType type) {
+Adapter::Adapter(const ModelConfig& config) : layers_(static_cast<size_t>(config.layers) + 1) {
   static std::atomic<uint64_t> next_id{1};
+  id_ = next_id.fetch_add(1);
+}
+
+void Adapter::Place(int64_t layer, LinearKind kind, std::unique_ptr<LoraFactors> factors) {
+  const size_t index = kind == LinearKind::kLmHead ? layers_.size() - 1 : static_cast<size_t>(layer);
+  layers_[index][static_cast<size_t>(kind)] = std::move(factors);
+}
+
+Result<std::shared_ptr<const Adapter>> Adapter::Load(const std::string& dir, const ModelConfig& config, FloatType type) {
   PITH_ASSIGN(auto file, AdapterFile::Open(dir, config));
-  auto adapter = std::shared_ptr<Adapter>(new Adapter());
+  auto adapter = std::shared_ptr<Adapter>(new Adapter(config));
   adapter->file_ = file;
-  adapter->id_ = next_id.fetch_add(1);
-  adapter->layers_.resize(static_cast<size_t>(config.layers) + 1);
   for (const LoraModule& module : file->modules) {
     auto factors = std::make_unique<LoraFactors>();
     factors->scaling = module.scaling;
@@ -57,10 +69,31 @@ Result<std::shared_ptr<const Adapter>> Adapter::Load(const std::string& dir, con
     PITH_RETURN_IF_ERROR(status);
     factors->b = adapter->Hold(module.b, module.b_scale, type, &status);
     PITH_RETURN_IF_ERROR(status);
-    const auto layer = static_cast<size_t>(module.kind == LinearKind::kLmHead ? config.layers : module.layer);
-    adapter->layers_[layer][static_cast<size_t>(module.kind)] = std::move(factors);
+    adapter->Place(module.layer, module.kind, std::move(factors));
   }
   return std::shared_ptr<const Adapter>(adapter);
+}
+
+std::shared_ptr<const Adapter> Adapter::Random(const ModelConfig& config, int64_t rank, FloatType type) {
+  auto adapter = std::shared_ptr<Adapter>(new Adapter(config));
+  uint64_t position = 0;
+  const auto random = [&](int64_t rows, int64_t cols) {
+    std::vector<float> values(static_cast<size_t>(rows * cols));
+    for (float& v : values) v = static_cast<float>(RandomUniform(1, 0, position++) - 0.5) * 0.02F;
+    return adapter->HoldFloats(values, rows, cols, type);
+  };
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    for (const LinearKind kind : {LinearKind::kQ, LinearKind::kK, LinearKind::kV, LinearKind::kO, LinearKind::kGate,
+                                  LinearKind::kUp, LinearKind::kDown}) {
+      const LinearShape shape = ShapeOf(config, kind);
+      auto factors = std::make_unique<LoraFactors>();
+      factors->scaling = 2.0F;
+      factors->a = random(rank, shape.in);
+      factors->b = random(shape.out, rank);
+      adapter->Place(layer, kind, std::move(factors));
+    }
+  }
+  return adapter;
 }
 
 const LoraFactors* Adapter::Find(int64_t layer, LinearKind kind) const {

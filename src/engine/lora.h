@@ -28,20 +28,25 @@ class Adapter {
   // kF32 keeps f32 and f16 factors as f32; kBF16 rounds them to bf16 (half the bytes to read in each step).
   static Result<std::shared_ptr<const Adapter>> Load(const std::string& dir, const ModelConfig& config, FloatType type);
 
+  // Random factors of one rank on every linear of the layers, for measuring speed.
+  static std::shared_ptr<const Adapter> Random(const ModelConfig& config, int64_t rank, FloatType type);
+
   uint64_t id() const { return id_; }  // > 0
   const std::string& path() const { return file_->path; }
-  const AdapterFile& file() const { return *file_; }
+  const AdapterFile& file() const { return *file_; }  // empty for a random adapter
   uint64_t bytes() const { return bytes_; }
 
   // Null when the adapter does not touch this linear. layer is ignored for the LM head.
   const LoraFactors* Find(int64_t layer, LinearKind kind) const;
 
  private:
-  Adapter() = default;
+  explicit Adapter(const ModelConfig& config);
+  void Place(int64_t layer, LinearKind kind, std::unique_ptr<LoraFactors> factors);
+  FloatMatrix HoldFloats(const std::vector<float>& values, int64_t rows, int64_t cols, FloatType type);
   FloatMatrix Hold(const Tensor& tensor, const Tensor& scale, FloatType type, Status* status);
 
   static constexpr size_t kKinds = 8;
-  std::shared_ptr<const AdapterFile> file_;
+  std::shared_ptr<const AdapterFile> file_ = std::make_shared<AdapterFile>();
   std::vector<std::array<std::unique_ptr<LoraFactors>, kKinds>> layers_;  // the last entry holds the LM head
   std::vector<std::vector<std::byte>> owned_;
   uint64_t id_ = 0;
