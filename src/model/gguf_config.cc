@@ -94,6 +94,11 @@ Status ReadRopeScaling(const GgufFile& gguf, const std::string& prefix, ModelCon
 }  // namespace
 
 Result<ModelConfig> ConfigFromGguf(const GgufFile& gguf) {
+  PITH_ASSIGN(const std::string_view kind, gguf.GetString("general.type", "model"));
+  if (kind != "model") {
+    return Error{ErrorCode::kUnsupported,
+                 gguf.what() + " holds a " + std::string(kind.substr(0, 40)) + ", not a model"};
+  }
   PITH_ASSIGN(const std::string_view name, gguf.GetString("general.architecture"));
   const std::optional<Architecture> arch = ArchitectureByName(name);
   if (!arch) {
@@ -118,11 +123,18 @@ Result<ModelConfig> ConfigFromGguf(const GgufFile& gguf) {
   PITH_ASSIGN(const int64_t rotary_dim, gguf.GetInt(prefix + "rope.dimension_count", config.head_dim));
   PITH_ASSIGN(const int64_t window, gguf.GetInt(prefix + "attention.sliding_window", 0));
   PITH_ASSIGN(const int64_t experts, gguf.GetInt(prefix + "expert_count", 0));
-  const char* unsupported = value_dim != config.head_dim    ? "value heads of another size than key heads are"
-                            : rotary_dim != config.head_dim ? "RoPE on a part of each head is"
-                            : window != 0                   ? "sliding-window attention is"
-                            : experts != 0                  ? "mixture of experts is"
-                                                            : nullptr;
+  PITH_ASSIGN(const double attention_scale, gguf.GetFloat(prefix + "attention.scale", 0.0));
+  PITH_ASSIGN(const double logit_scale, gguf.GetFloat(prefix + "logit_scale", 0.0));
+  PITH_ASSIGN(const bool causal, gguf.GetBool(prefix + "attention.causal", true));
+  PITH_ASSIGN(const int64_t parts, gguf.GetInt("split.count", 1));
+  const char* unsupported = parts > 1                                      ? "a model split over several files is"
+                            : value_dim != config.head_dim                 ? "value heads unlike the key heads are"
+                            : rotary_dim != config.head_dim                ? "RoPE on a part of each head is"
+                            : window != 0                                  ? "sliding-window attention is"
+                            : experts != 0                                 ? "mixture of experts is"
+                            : attention_scale != 0.0 || logit_scale != 0.0 ? "a scale of attention or logits is"
+                            : !causal                                      ? "attention that is not causal is"
+                                                                           : nullptr;
   if (unsupported != nullptr) {
     return Error{ErrorCode::kUnsupported, gguf.what() + ": " + unsupported + " not supported"};
   }

@@ -273,6 +273,12 @@ TEST(GgufConfig, Refusals) {
   EXPECT_EQ(code(GgufBuilder().AddString("general.architecture", "llama")), ErrorCode::kNotFound);
   EXPECT_EQ(code(Metadata("llama").AddU32("llama.attention.sliding_window", 128)), ErrorCode::kUnsupported);
   EXPECT_EQ(code(Metadata("llama").AddU32("llama.expert_count", 8)), ErrorCode::kUnsupported);
+  EXPECT_EQ(code(Metadata("llama").AddF32("llama.logit_scale", 0.5f)), ErrorCode::kUnsupported);
+  EXPECT_EQ(code(Metadata("llama").AddF32("llama.attention.scale", 0.5f)), ErrorCode::kUnsupported);
+  EXPECT_EQ(code(Metadata("llama").Add("llama.attention.causal", GgufType::kBool, uint8_t{0})),
+            ErrorCode::kUnsupported);
+  EXPECT_EQ(code(Metadata("llama").Add("split.count", GgufType::kU16, uint16_t{2})), ErrorCode::kUnsupported);
+  EXPECT_EQ(code(Metadata("llama").AddString("general.type", "adapter")), ErrorCode::kUnsupported);
   EXPECT_EQ(code(Metadata("llama").AddU32("llama.rope.dimension_count", 8)), ErrorCode::kUnsupported);
   EXPECT_EQ(code(Metadata("llama").AddU32("llama.attention.value_length", 8)), ErrorCode::kUnsupported);
   EXPECT_EQ(code(Metadata("llama").AddU32("llama.attention.key_length", 0)), ErrorCode::kMalformed);
