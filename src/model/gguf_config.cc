@@ -97,7 +97,7 @@ Result<ModelConfig> ConfigFromGguf(const GgufFile& gguf) {
   PITH_ASSIGN(const std::string_view kind, gguf.GetString("general.type", "model"));
   if (kind != "model") {
     return Error{ErrorCode::kUnsupported,
-                 gguf.what() + " holds a " + std::string(kind.substr(0, 40)) + ", not a model"};
+                 gguf.what() + " is of type '" + std::string(kind.substr(0, 40)) + "', not a model"};
   }
   PITH_ASSIGN(const std::string_view name, gguf.GetString("general.architecture"));
   const std::optional<Architecture> arch = ArchitectureByName(name);
