@@ -97,7 +97,7 @@ Result<Inspection> InspectAdapter(const fs::path& folder) {
     const auto module = ModuleOfLoraA(tensor.name);
     if (!module || tensor.shape.size() != 2) continue;
     PITH_ASSIGN(const int64_t declared, peft.Rank(*module));
-    if (tensor.shape[0] != declared && tensor.name.find("weight_scale") == std::string::npos) {
+    if (tensor.shape[0] != declared) {
       return Error{ErrorCode::kMismatch, "'" + tensor.name + "' has rank " + std::to_string(tensor.shape[0]) +
                                              ", adapter_config.json says " + std::to_string(declared)};
     }
