@@ -185,7 +185,8 @@ Status BpeBuilder::AddMerge(std::string_view left, std::string_view right) {
 Status BpeBuilder::AddMergeLine(std::string_view line) {
   const size_t space = line.find(' ');
   if (space == std::string_view::npos || line.find(' ', space + 1) != std::string_view::npos) {
-    return Malformed("merge " + std::to_string(merges_.size()) + " (" + Quoted(line) + ") is not two tokens with a space between");
+    return Malformed("merge " + std::to_string(merges_.size()) + " (" + Quoted(line) +
+                     ") is not two tokens with a space between");
   }
   return AddMerge(line.substr(0, space), line.substr(space + 1));
 }
@@ -294,7 +295,8 @@ Status BpeBuilder::IndexMerges(BpeModel* model) {
     for (size_t k = 0; k < count; ++k) {
       const uint64_t pair = PairKey(ids[k][0], ids[k][1]);
       size_t i = slots[k];
-      while (model->merges_[i].pair != BpeModel::kNoPair && model->merges_[i].pair != pair) i = (i + 1) & (slot_count - 1);
+      while (model->merges_[i].pair != BpeModel::kNoPair && model->merges_[i].pair != pair)
+        i = (i + 1) & (slot_count - 1);
       // Of equal merges the last one counts.
       model->merges_[i] = {pair, static_cast<uint32_t>(first + k), ids[k][2]};
     }

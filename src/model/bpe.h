@@ -28,8 +28,8 @@ class BpeModel {
   BpeModel(const BpeModel&) = delete;  // large
   BpeModel& operator=(const BpeModel&) = delete;
 
-  // Appends the tokens of one word, given as raw bytes (shorter than 2^31). Merges are applied in order of rank, leftmost
-  // first, in O(n log n). Bytes without a token of their own are dropped, as the tokenizers library does.
+  // Appends the tokens of one word, given as raw bytes (shorter than 2^31). Merges are applied in order of rank,
+  // leftmost first, in O(n log n). Bytes without a token of their own are dropped, as the tokenizers library does.
   void Encode(std::string_view word, BpeScratch* scratch, std::vector<int32_t>* out) const;
 
   int32_t size() const { return static_cast<int32_t>(byte_ranges_.size()); }  // highest id + 1
@@ -59,8 +59,8 @@ class BpeModel {
   StringTable::Strings forms() const { return {form_arena_.data(), &form_ranges_}; }
   StringTable::Strings bytes() const { return {byte_arena_.data(), &byte_ranges_}; }
 
-  std::vector<char> form_arena_;  // vocabulary forms
-  std::vector<char> byte_arena_;  // raw bytes
+  std::vector<char> form_arena_;                 // vocabulary forms
+  std::vector<char> byte_arena_;                 // raw bytes
   std::vector<StringTable::Range> form_ranges_;  // by id
   std::vector<StringTable::Range> byte_ranges_;  // by id
   StringTable by_form_;

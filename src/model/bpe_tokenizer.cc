@@ -11,14 +11,15 @@ namespace {
 
 // Valid UTF-8 made of any bytes, and where the special ranges lie in it.
 struct CleanText {
-  std::string replaced;            // the text with U+FFFD for invalid bytes; unused when it was valid
+  std::string replaced;  // the text with U+FFFD for invalid bytes; unused when it was valid
   bool valid = true;
   std::vector<TextRange> ranges;
 };
 
 Result<CleanText> Clean(std::string_view text, std::span<const TextRange> ranges) {
   for (size_t i = 0; i < ranges.size(); ++i) {
-    if (ranges[i].begin > ranges[i].end || ranges[i].end > text.size() || (i > 0 && ranges[i].begin < ranges[i - 1].end)) {
+    if (ranges[i].begin > ranges[i].end || ranges[i].end > text.size() ||
+        (i > 0 && ranges[i].begin < ranges[i - 1].end)) {
       return Error{ErrorCode::kInvalidArgument, "special_ranges are not sorted, disjoint ranges of the text"};
     }
   }
@@ -52,8 +53,8 @@ Result<CleanText> Clean(std::string_view text, std::span<const TextRange> ranges
   return clean;
 }
 
-// Remembers the words of one text. Direct-mapped, so its size is bounded. An entry says where in the output the ids of a
-// word stand; it does not hold the word, because the bytes of those ids are the word.
+// Remembers the words of one text. Direct-mapped, so its size is bounded. An entry says where in the output the ids of
+// a word stand; it does not hold the word, because the bytes of those ids are the word.
 class WordCache {
  public:
   explicit WordCache(size_t text_size) : entries_(text_size < kMinText ? 0 : kEntries) {}
@@ -127,7 +128,8 @@ class BpeTokenizer::Encoding {
   BpeScratch scratch_;
 };
 
-Result<std::shared_ptr<const Tokenizer>> BpeTokenizer::Make(BpeModel model, TokenizerParts parts, const std::string& what) {
+Result<std::shared_ptr<const Tokenizer>> BpeTokenizer::Make(BpeModel model, TokenizerParts parts,
+                                                            const std::string& what) {
   std::shared_ptr<BpeTokenizer> tokenizer(new BpeTokenizer(std::move(model), std::move(parts)));
   const TokenizerParts& own = tokenizer->parts_;
   tokenizer->size_ = tokenizer->model_.size();
@@ -142,8 +144,9 @@ Result<std::shared_ptr<const Tokenizer>> BpeTokenizer::Make(BpeModel model, Toke
     }
     const int32_t in_model = tokenizer->model_.FindForm(token.content);
     if (in_model >= 0 ? in_model != token.id : !tokenizer->model_.TokenBytes(token.id).empty()) {
-      return Error{ErrorCode::kMalformed, name + " has the id " + std::to_string(token.id) +
-                                              ", but the vocabulary gives " + (in_model >= 0 ? "it " + std::to_string(in_model) : "that id to another token")};
+      return Error{ErrorCode::kMalformed,
+                   name + " has the id " + std::to_string(token.id) + ", but the vocabulary gives " +
+                       (in_model >= 0 ? "it " + std::to_string(in_model) : "that id to another token")};
     }
     if (!tokenizer->added_by_content_.emplace(token.content, i).second ||
         !tokenizer->added_by_id_.emplace(token.id, i).second) {
@@ -157,12 +160,17 @@ Result<std::shared_ptr<const Tokenizer>> BpeTokenizer::Make(BpeModel model, Toke
       tokenizer->raw_finder_.Add(token.content, token);
     }
   }
+  if (own.bos_id >= 0 && tokenizer->TokenBytes(own.bos_id).empty()) {
+    return Error{ErrorCode::kMalformed,
+                 what + ": the id " + std::to_string(own.bos_id) + " for the begin of a text is no token"};
+  }
   return std::shared_ptr<const Tokenizer>(std::move(tokenizer));
 }
 
 Result<std::vector<int32_t>> BpeTokenizer::Encode(std::string_view text, const EncodeOptions& options) const {
   if (text.size() > PreTokenizer::kMaxText / 4) {
-    return Error{ErrorCode::kInvalidArgument, "a text of " + std::to_string(text.size()) + " bytes is too long to tokenize"};
+    return Error{ErrorCode::kInvalidArgument,
+                 "a text of " + std::to_string(text.size()) + " bytes is too long to tokenize"};
   }
   PITH_ASSIGN(const CleanText cleaned,
               Clean(text, options.parse_special ? options.special_ranges : std::span<const TextRange>()));

@@ -23,8 +23,7 @@ struct TokenizerParts {
 class BpeTokenizer final : public Tokenizer {
  public:
   // Checks the added tokens against the vocabulary. `what` names the source in errors.
-  static Result<std::shared_ptr<const Tokenizer>> Make(BpeModel model, TokenizerParts parts,
-                                                       const std::string& what);
+  static Result<std::shared_ptr<const Tokenizer>> Make(BpeModel model, TokenizerParts parts, const std::string& what);
 
   Result<std::vector<int32_t>> Encode(std::string_view text, const EncodeOptions& options) const override;
   std::string_view TokenBytes(int32_t id) const override;

@@ -12,8 +12,8 @@ struct FamilyName {
   TemplateFamily family;
   const char* name;
 };
-constexpr FamilyName kFamilies[] = {{TemplateFamily::kQwen25, "qwen2.5"}, {TemplateFamily::kSmolLM2, "smollm2"},
-                                    {TemplateFamily::kQwen3, "qwen3"},    {TemplateFamily::kLlama3, "llama3"},
+constexpr FamilyName kFamilies[] = {{TemplateFamily::kQwen25, "qwen2.5"},   {TemplateFamily::kSmolLM2, "smollm2"},
+                                    {TemplateFamily::kQwen3, "qwen3"},      {TemplateFamily::kLlama3, "llama3"},
                                     {TemplateFamily::kLlama31, "llama3.1"}, {TemplateFamily::kChatML, "chatml"}};
 
 constexpr std::string_view kQwen25System = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.";
@@ -154,7 +154,8 @@ void OpenLlamaTurn(std::string_view role, PromptWriter* out) {
   out->Template("<|end_header_id|>\n\n");
 }
 
-void RenderLlama3(const std::vector<ChatMessage>& messages, bool dates, const RenderOptions& options, PromptWriter* out) {
+void RenderLlama3(const std::vector<ChatMessage>& messages, bool dates, const RenderOptions& options,
+                  PromptWriter* out) {
   out->Template("<|begin_of_text|>");
   size_t first = 0;
   if (dates) {
@@ -191,7 +192,8 @@ Result<TemplateFamily> ParseTemplateFamily(std::string_view name) {
     if (name == known.name) return known.family;
     names += std::string(names.empty() ? "" : ", ") + known.name;
   }
-  return Error{ErrorCode::kInvalidArgument, "there is no chat template '" + std::string(name) + "'; known are " + names};
+  return Error{ErrorCode::kInvalidArgument,
+               "there is no chat template '" + std::string(name) + "'; known are " + names};
 }
 
 Result<RenderedPrompt> RenderChat(TemplateFamily family, const std::vector<ChatMessage>& messages,
@@ -199,8 +201,7 @@ Result<RenderedPrompt> RenderChat(TemplateFamily family, const std::vector<ChatM
   if (messages.empty()) return Error{ErrorCode::kInvalidArgument, "a conversation without messages"};
   for (const ChatMessage& message : messages) {
     if (message.role != "system" && message.role != "user" && message.role != "assistant") {
-      return Error{ErrorCode::kInvalidArgument,
-                   "the role '" + message.role + "' is not system, user or assistant"};
+      return Error{ErrorCode::kInvalidArgument, "the role '" + message.role + "' is not system, user or assistant"};
     }
   }
   PromptWriter out;

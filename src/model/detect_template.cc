@@ -29,8 +29,9 @@ const Signature kSignatures[] = {
       "'<|im_start|>'+message['role']+'\\n'+message['content']+'<|im_end|>'+'\\n'", "'<|im_start|>assistant\\n'"},
      {"think>", "<|vision_start|>", "raise_exception"}},
     {TemplateFamily::kQwen3,
-     {"ns.last_query_index", "'<|im_start|>system\\n'+messages[0].content+'<|im_end|>\\n'", "'<|im_start|>assistant\\n'",
-      "enable_thinkingisdefinedandenable_thinkingisfalse", "'<think>\\n\\n</think>\\n\\n'", ".split('<think>')[-1]"},
+     {"ns.last_query_index", "'<|im_start|>system\\n'+messages[0].content+'<|im_end|>\\n'",
+      "'<|im_start|>assistant\\n'", "enable_thinkingisdefinedandenable_thinkingisfalse",
+      "'<think>\\n\\n</think>\\n\\n'", ".split('<think>')[-1]"},
      {"<|vision_start|>", "raise_exception", "'<|im_start|>assistant\\n<think>"}},
     {TemplateFamily::kLlama31,
      {"'<|start_header_id|>system<|end_header_id|>\\n\\n'", "'Cutting Knowledge Date: December 2023\\n'",
@@ -129,7 +130,8 @@ Result<std::string> TemplateOfConfig(const std::string& path) {
   if (found->is_string()) return found->get<std::string>();
   if (found->is_array()) {
     for (const Json& entry : *found) {
-      if (entry.is_object() && entry.value("name", Json()) == "default" && entry.value("template", Json()).is_string()) {
+      if (entry.is_object() && entry.value("name", Json()) == "default" &&
+          entry.value("template", Json()).is_string()) {
         return entry["template"].get<std::string>();
       }
     }
@@ -157,7 +159,8 @@ Result<TemplateFamily> CheckpointTemplate(const Checkpoint& checkpoint) {
     const auto text = gguf->GetString("tokenizer.chat_template");
     if (!text.ok()) {
       if (text.error().code != ErrorCode::kNotFound) return text.error();
-      return Error{ErrorCode::kUnsupported, "'" + checkpoint.path() + "' has no chat template; choose one with --template"};
+      return Error{ErrorCode::kUnsupported,
+                   "'" + checkpoint.path() + "' has no chat template; choose one with --template"};
     }
     return DetectTemplate(*text);
   }

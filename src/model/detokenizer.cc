@@ -5,8 +5,8 @@ namespace pith {
 
 namespace {
 
-// Moves everything from `pending` that is decided: whole characters, and U+FFFD for what can never become one. At most 3
-// bytes, the start of a character that may still be completed, stay.
+// Moves everything from `pending` that is decided: whole characters, and U+FFFD for what can never become one. At most
+// 3 bytes, the start of a character that may still be completed, stay.
 std::string TakeDecided(std::string* pending) {
   std::string text;
   size_t at = 0;

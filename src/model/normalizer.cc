@@ -10,7 +10,8 @@
 namespace pith {
 
 bool IsTriviallyNfc(std::string_view text) {
-  // 0xCC is the lead byte of U+0300; every character below composes with nothing before it and is not decomposed by NFC.
+  // 0xCC is the lead byte of U+0300; every character below composes with nothing before it and is not decomposed by
+  // NFC.
   return std::all_of(text.begin(), text.end(), [](char c) { return static_cast<uint8_t>(c) < 0xCC; });
 }
 

@@ -111,7 +111,8 @@ Status PreTokenizer::Split(std::string_view* text, std::string* storage, std::ve
   pieces->clear();
   if (text->empty()) return {};
   if (text->size() > kMaxText) {
-    return Error{ErrorCode::kInvalidArgument, "a text of " + std::to_string(text->size()) + " bytes is too long to tokenize"};
+    return Error{ErrorCode::kInvalidArgument,
+                 "a text of " + std::to_string(text->size()) + " bytes is too long to tokenize"};
   }
   pieces->push_back({0, static_cast<uint32_t>(text->size())});
   std::vector<Piece> split;

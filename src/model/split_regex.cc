@@ -112,13 +112,15 @@ Result<bool> SplitRegex::Searcher::Find(std::string_view piece, size_t from, siz
   if (state_->data == nullptr || state_->context == nullptr) {
     return Error{ErrorCode::kInternal, "no memory for a regular expression search"};
   }
-  int found = pcre2_match(state_->code, Units(piece), piece.size(), from, PCRE2_NO_UTF_CHECK, state_->data, state_->context);
+  int found =
+      pcre2_match(state_->code, Units(piece), piece.size(), from, PCRE2_NO_UTF_CHECK, state_->data, state_->context);
   if (found == PCRE2_ERROR_JIT_STACKLIMIT && state_->stack == nullptr) {
     constexpr size_t kStackStart = 64 << 10;
     constexpr size_t kStackMax = 64 << 20;
     state_->stack = pcre2_jit_stack_create(kStackStart, kStackMax, nullptr);
     pcre2_jit_stack_assign(state_->context, nullptr, state_->stack);
-    found = pcre2_match(state_->code, Units(piece), piece.size(), from, PCRE2_NO_UTF_CHECK, state_->data, state_->context);
+    found =
+        pcre2_match(state_->code, Units(piece), piece.size(), from, PCRE2_NO_UTF_CHECK, state_->data, state_->context);
   }
   if (found == PCRE2_ERROR_NOMATCH) return false;
   if (found < 0) {

@@ -13,8 +13,8 @@ namespace pith {
 // Rewrites a pattern so that PCRE2 gives each construct Oniguruma's meaning. Constructs whose meaning differs, or that
 // pre-tokenizers have no use for (anchors, \w, \b, back references, verbs, ...), are kUnsupported and named.
 //
-// With `recent_letters`, \p{L} and \p{N} also cover the characters that Unicode 15 and 16 added, which Debian 12's PCRE2
-// (Unicode 14) does not know.
+// With `recent_letters`, \p{L} and \p{N} also cover the characters that Unicode 15 and 16 added, which Debian 12's
+// PCRE2 (Unicode 14) does not know.
 Result<std::string> TranslatePattern(std::string_view pattern, bool recent_letters);
 
 // Whether valid UTF-8 holds a character that only `recent_letters` knows.

@@ -207,7 +207,8 @@ class Translator {
     const size_t close = pattern_.find('}', at_);
     const std::string_view value =
         close == std::string_view::npos ? std::string_view() : pattern_.substr(at_ + 3, close - at_ - 3);
-    if (value.empty() || value.size() > 6 || value.find_first_not_of("0123456789abcdefABCDEF") != std::string_view::npos) {
+    if (value.empty() || value.size() > 6 ||
+        value.find_first_not_of("0123456789abcdefABCDEF") != std::string_view::npos) {
       return Unsupported("an unusual character number");
     }
     out_ += pattern_.substr(at_, close + 1 - at_);

@@ -14,7 +14,8 @@ class StopMatcher {
   // Empty stop strings are ignored.
   explicit StopMatcher(std::vector<std::string> stops);
 
-  // Takes the next piece; returns the text that may be shown now. After a stop string has been seen, nothing more comes.
+  // Takes the next piece; returns the text that may be shown now. After a stop string has been seen, nothing more
+  // comes.
   std::string Push(std::string_view piece);
   // The end of the generation: what was held back, for no stop string can complete any more.
   std::string Flush();

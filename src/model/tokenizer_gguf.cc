@@ -23,8 +23,9 @@ Result<std::shared_ptr<const Tokenizer>> Tokenizer::FromGguf(const GgufFile& ggu
   const std::string& what = gguf.what();
   PITH_ASSIGN(const std::string_view model, gguf.GetString("tokenizer.ggml.model"));
   if (model != "gpt2") {
-    return Error{ErrorCode::kUnsupported, what + ": the tokenizer model '" + std::string(model) +
-                                              "' (tokenizer.ggml.model) is not supported; only gpt2, byte-level BPE, is"};
+    return Error{ErrorCode::kUnsupported,
+                 what + ": the tokenizer model '" + std::string(model) +
+                     "' (tokenizer.ggml.model) is not supported; only gpt2, byte-level BPE, is"};
   }
   PITH_ASSIGN(const std::string_view pre, gguf.GetString("tokenizer.ggml.pre", "default"));
   PITH_ASSIGN(const GgufPreTokenizer kind, GgufPreTokenizerByName(pre, what));
@@ -67,7 +68,8 @@ Result<std::shared_ptr<const Tokenizer>> Tokenizer::FromGguf(const GgufFile& ggu
   if (add_bos) {
     PITH_ASSIGN(const int64_t bos, gguf.GetInt("tokenizer.ggml.bos_token_id"));
     if (bos < 0 || bos >= static_cast<int64_t>(tokens.size())) {
-      return Error{ErrorCode::kMalformed, what + ": tokenizer.ggml.bos_token_id " + std::to_string(bos) + " is no token"};
+      return Error{ErrorCode::kMalformed,
+                   what + ": tokenizer.ggml.bos_token_id " + std::to_string(bos) + " is no token"};
     }
     parts.bos_id = static_cast<int32_t>(bos);
   }

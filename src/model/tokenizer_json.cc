@@ -13,7 +13,7 @@ enum class Place { kElsewhere, kModel, kVocab, kMerges, kMergePair };
 
 // SAX handler. The vocabulary and the merges, which make up nearly all of the file, go straight into the builder;
 // everything else becomes a small Json document.
-class TokenizerHandler : public nlohmann::json_sax<Json> {
+class TokenizerHandler final : public nlohmann::json_sax<Json> {
  public:
   explicit TokenizerHandler(const std::string& what) : what_(what), builder_(what) {}
 
@@ -171,7 +171,8 @@ class ComponentReader {
     const Json& model = Member(document_, "model");
     if (!model.is_object()) return Malformed("'model' is not an object");
     // Old files leave the type of BPE out.
-    if (model.contains("type") && Text(model, "type") != "BPE") return Unsupported("model type '" + Text(model, "type") + "'");
+    if (model.contains("type") && Text(model, "type") != "BPE")
+      return Unsupported("model type '" + Text(model, "type") + "'");
     for (const char* name : {"dropout", "continuing_subword_prefix", "end_of_word_suffix"}) {
       const Json& value = Member(model, name);
       const bool off = value.is_null() || (value.is_string() && value.get_ref<const std::string&>().empty()) ||
@@ -238,7 +239,8 @@ class ComponentReader {
           seen_sequence = true;
           continue;
         }
-        const Json& ids = Member(Member(Member(*processor, "special_tokens"), Text(Member(item, "SpecialToken"), "id")), "ids");
+        const Json& ids =
+            Member(Member(Member(*processor, "special_tokens"), Text(Member(item, "SpecialToken"), "id")), "ids");
         if (!ids.is_array() || ids.empty() || !ids[0].is_number_unsigned()) {
           return Malformed("the post_processor has a special token without ids");
         }
@@ -349,7 +351,8 @@ class ComponentReader {
     const Json& pattern = Member(step, "pattern");
     const bool is_regex = Member(pattern, "Regex").is_string();
     if (!is_regex && !Member(pattern, "String").is_string()) return Malformed("a Split has no pattern");
-    auto regex = is_regex ? SplitRegex::Compile(Text(pattern, "Regex")) : SplitRegex::CompileLiteral(Text(pattern, "String"));
+    auto regex =
+        is_regex ? SplitRegex::Compile(Text(pattern, "Regex")) : SplitRegex::CompileLiteral(Text(pattern, "String"));
     if (!regex.ok()) return regex.error().Wrap(what_);
     pre->AddSplit(std::move(regex).value(), behavior, invert);
     return {};

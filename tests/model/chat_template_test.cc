@@ -140,21 +140,19 @@ TEST(DetectTemplate, RelativesAreNotMistaken) {
   const std::string qwen3 = ReadGolden("qwen3")["template"];
   const std::string smollm2 = ReadGolden("smollm2")["template"];
   const std::string chatml = ReadGolden("chatml")["template"];
-  const std::string others[] = {
-      "",
-      "{{ messages }}",
-      // Qwen2 and Qwen2.5-Math: other default system prompts.
-      replaced(qwen25, "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.", "You are a helpful assistant."),
-      replaced(qwen25, "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
-               "Please reason step by step, and put your final answer within \\\\boxed{}."),
-      // A reasoning model that opens the thought itself.
-      replaced(qwen25, "<|im_start|>assistant\\n", "<|im_start|>assistant\\n<think>\\n"),
-      replaced(qwen3, "'<|im_start|>assistant\\n'", "'<|im_start|>assistant\\n<think>\\n'"),
-      replaced(smollm2, "named SmolLM, trained", "named Smol, trained"),
-      replaced(chatml, "<|im_end|>", "<|end|>"),
-      chatml + "{{ eos_token }}",
-      // The right words, but only in a comment.
-      "{# " + qwen25 + " #}{{ messages[0].content }}"};
+  const std::string others[] = {"", "{{ messages }}",
+                                // Qwen2 and Qwen2.5-Math: other default system prompts.
+                                replaced(qwen25, "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
+                                         "You are a helpful assistant."),
+                                replaced(qwen25, "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
+                                         "Please reason step by step, and put your final answer within \\\\boxed{}."),
+                                // A reasoning model that opens the thought itself.
+                                replaced(qwen25, "<|im_start|>assistant\\n", "<|im_start|>assistant\\n<think>\\n"),
+                                replaced(qwen3, "'<|im_start|>assistant\\n'", "'<|im_start|>assistant\\n<think>\\n'"),
+                                replaced(smollm2, "named SmolLM, trained", "named Smol, trained"),
+                                replaced(chatml, "<|im_end|>", "<|end|>"), chatml + "{{ eos_token }}",
+                                // The right words, but only in a comment.
+                                "{# " + qwen25 + " #}{{ messages[0].content }}"};
   for (const std::string& jinja : others) {
     const auto family = DetectTemplate(jinja);
     ASSERT_FALSE(family.ok()) << TemplateFamilyName(*family) << ": " << jinja;
@@ -208,20 +206,54 @@ TEST(EncodePrompt, Llama3) {
   CheckPrompts("llama3.1", path);
 }
 
-// An adapter that switches on at the assistant's header must find the same ids there whatever precedes (demands, row 80).
+// Whole prompts of the real models, as transformers made them for the engine's tests.
+void CheckRealPrompts(const std::string& model, const std::string& path) {
+  const auto gguf = GgufFile::Open(path);
+  ASSERT_TRUE(gguf.ok()) << gguf.error().message;
+  const auto tokenizer = Tokenizer::FromGguf(**gguf);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message;
+  const auto family = DetectTemplate(*(*gguf)->GetString("tokenizer.chat_template"));
+  ASSERT_TRUE(family.ok()) << family.error().message;
+  const Json golden = Json::parse(testing::ReadFile(testing::GoldenPath("real/" + model + ".json")));
+  ASSERT_FALSE(golden["prompts"].empty());
+  for (const Json& one : golden["prompts"]) {
+    std::vector<ChatMessage> messages;
+    for (const Json& message : one["messages"]) messages.push_back({message["role"], message["content"]});
+    const auto prompt = RenderChat(*family, messages, {});
+    ASSERT_TRUE(prompt.ok()) << prompt.error().message;
+    EXPECT_EQ(prompt->text, one["text"].get<std::string>());
+    EXPECT_EQ(*EncodePrompt(**tokenizer, *prompt), one["prompt_ids"].get<std::vector<int32_t>>());
+    EXPECT_TRUE((*tokenizer)->IsSpecial((*tokenizer)->FindToken(TurnEndToken(*family))));
+  }
+}
+
+TEST(EncodePrompt, RealSmolLM2) {
+  PITH_REQUIRE_MODEL(path, "smollm2-135m");
+  CheckRealPrompts("smollm2-135m", path);
+}
+
+TEST(EncodePrompt, RealQwen25Coder) {
+  PITH_REQUIRE_MODEL(path, "qwen2.5-coder-0.5b");
+  CheckRealPrompts("qwen2.5-coder-0.5b", path);
+}
+
+// An adapter that switches on at the assistant's header must find the same ids there whatever precedes (demands, row
+// 80).
 TEST(EncodePrompt, TheGenerationPromptDoesNotMergeWithItsNeighbours) {
   PITH_REQUIRE_DATA(path, "tokenizers/qwen3_tokenizer.json");
   const auto tokenizer = LoadTokenizer(path);
   const auto header = tokenizer->Encode("<|im_end|>\n<|im_start|>assistant\n", {.parse_special = true});
   ASSERT_TRUE(header.ok());
   ASSERT_EQ(header->size(), 5U);
-  for (const std::string content : {"", " ", "\n", "\n\n", "<", "<|im_end|", "a", "<|im_end|>", "<|im_start|>", "\xF0\x9F\x9A", "\xCC\x81"}) {
+  for (const std::string content :
+       {"", " ", "\n", "\n\n", "<", "<|im_end|", "a", "<|im_end|>", "<|im_start|>", "\xF0\x9F\x9A", "\xCC\x81"}) {
     const auto prompt = RenderChat(TemplateFamily::kQwen25, {{"user", content}}, {});
     ASSERT_TRUE(prompt.ok());
     const auto ids = EncodePrompt(*tokenizer, *prompt);
     ASSERT_TRUE(ids.ok()) << ids.error().message;
     ASSERT_GE(ids->size(), header->size());
-    EXPECT_TRUE(std::equal(header->begin(), header->end(), ids->end() - static_cast<ptrdiff_t>(header->size()))) << content;
+    EXPECT_TRUE(std::equal(header->begin(), header->end(), ids->end() - static_cast<ptrdiff_t>(header->size())))
+        << content;
   }
 }
 

@@ -51,8 +51,8 @@ TEST(StopMatcher, NothingToStopAt) {
   EXPECT_EQ(matcher.Flush(), "");
 }
 
-// Against the definition, for random texts over two letters: the same text is shown however it is cut into pieces, it ends
-// before the first stop string, and after each piece only a proper prefix of a stop string is missing.
+// Against the definition, for random texts over two letters: the same text is shown however it is cut into pieces, it
+// ends before the first stop string, and after each piece only a proper prefix of a stop string is missing.
 TEST(StopMatcher, AnyCutting) {
   uint64_t state = 11;
   const auto next = [&](uint64_t bound) {

@@ -44,8 +44,8 @@ Ids EncodeOk(const Tokenizer& tokenizer, std::string_view text, const EncodeOpti
 // A tokenizer.json around the golden file's small vocabulary.
 Json SmallDocument(const Json& golden, const Json& parts) {
   const Json byte_level = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", true}};
-  Json document = {{"added_tokens", Json::array()}, {"normalizer", nullptr},     {"pre_tokenizer", byte_level},
-                   {"post_processor", nullptr},     {"decoder", byte_level},     {"model", golden["model"]}};
+  Json document = {{"added_tokens", Json::array()}, {"normalizer", nullptr}, {"pre_tokenizer", byte_level},
+                   {"post_processor", nullptr},     {"decoder", byte_level}, {"model", golden["model"]}};
   for (const auto& [name, part] : parts.items()) {
     if (name == "model") {
       document["model"].update(part);
@@ -134,10 +134,19 @@ TEST(TokenizerComponents, InvalidUtf8IsReplacedAsPythonDoes) {
   const auto tokenizer = Tokenizer::FromJson(SmallDocument(golden, Json::object()).dump(), "small");
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message;
   const std::string r = "\xEF\xBF\xBD";
-  const std::pair<std::string, std::string> cases[] = {
-      {"a\xFF", "a" + r},           {"\xE4\xB8", r},           {"\xE4\xB8" "a", r + "a"},     {"\xC0\xAF", r + r},
-      {"\xED\xA0\x80", r + r + r},  {"\xF0\x9F\x92", r},       {"\xF4\x90\x80\x80", r + r + r + r},
-      {"\xE0\x80\x80", r + r + r},  {"\xF0\x9F\x92\x41", r + "A"}, {"\x80", r}, {"\xC3\xA9", "\xC3\xA9"}};
+  const std::pair<std::string, std::string> cases[] = {{"a\xFF", "a" + r},
+                                                       {"\xE4\xB8", r},
+                                                       {"\xE4\xB8"
+                                                        "a",
+                                                        r + "a"},
+                                                       {"\xC0\xAF", r + r},
+                                                       {"\xED\xA0\x80", r + r + r},
+                                                       {"\xF0\x9F\x92", r},
+                                                       {"\xF4\x90\x80\x80", r + r + r + r},
+                                                       {"\xE0\x80\x80", r + r + r},
+                                                       {"\xF0\x9F\x92\x41", r + "A"},
+                                                       {"\x80", r},
+                                                       {"\xC3\xA9", "\xC3\xA9"}};
   for (const auto& [bytes, text] : cases) {
     EXPECT_EQ((*tokenizer)->Decode(EncodeOk(**tokenizer, bytes, {}), false), text);
   }
@@ -156,7 +165,8 @@ TEST(TokenizerComponents, UnsupportedPartsAreNamed) {
   };
   constexpr auto kUnsupported = ErrorCode::kUnsupported;
   expect({{"normalizer", {{"type", "NFKC"}}}}, kUnsupported, "NFKC");
-  expect({{"normalizer", {{"type", "Sequence"}, {"normalizers", {{{"type", "Lowercase"}}}}}}}, kUnsupported, "Lowercase");
+  expect({{"normalizer", {{"type", "Sequence"}, {"normalizers", {{{"type", "Lowercase"}}}}}}}, kUnsupported,
+         "Lowercase");
   expect({{"pre_tokenizer", {{"type", "Metaspace"}}}}, kUnsupported, "ByteLevel");
   expect({{"pre_tokenizer", nullptr}}, kUnsupported, "ByteLevel");
   expect({{"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", {{{"type", "Punctuation"}}, byte_level}}}}},
@@ -168,7 +178,8 @@ TEST(TokenizerComponents, UnsupportedPartsAreNamed) {
   expect({{"model", {{"dropout", 0.1}}}}, kUnsupported, "dropout");
   expect({{"model", {{"byte_fallback", true}}}}, kUnsupported, "byte_fallback");
   expect({{"model", {{"end_of_word_suffix", "</w>"}}}}, kUnsupported, "end_of_word_suffix");
-  expect({{"model", {{"vocab", {{"a", 0}}}, {"merges", Json::array()}, {"unk_token", "a"}}}}, kUnsupported, "unk_token");
+  expect({{"model", {{"vocab", {{"a", 0}}}, {"merges", Json::array()}, {"unk_token", "a"}}}}, kUnsupported,
+         "unk_token");
   expect(with_split("^a"), kUnsupported, "anchor");
   expect(with_split("\\w+"), kUnsupported, "\\w");
   expect(with_split("(a)\\1"), kUnsupported, "\\1");
@@ -196,6 +207,16 @@ TEST(TokenizerComponents, UnsupportedPartsAreNamed) {
   expect({{"added_tokens", {{{"content", ""}, {"id", 5000}}}}}, kUnsupported, "empty");
   expect({{"added_tokens", {{{"content", std::string(2000, 'a')}, {"id", 5000}}}}}, kUnsupported, "1024");
   expect({{"added_tokens", {{{"content", "<x>"}, {"id", -5}}}}}, kMalformed, "id");
+  const auto with_bos = [](const Json& ids, bool last) -> Json {
+    Json single = {{{"SpecialToken", {{"id", "<s>"}}}}, {{"Sequence", {{"id", "A"}}}}};
+    if (last) std::swap(single[0], single[1]);
+    return {{"post_processor",
+             {{"type", "TemplateProcessing"}, {"single", single}, {"special_tokens", {{"<s>", {{"ids", ids}}}}}}}};
+  };
+  expect(with_bos({100000}, false), kMalformed, "100000");
+  expect(with_bos(Json::array(), false), kMalformed, "post_processor");
+  expect(with_bos({1, 2}, false), kUnsupported, "post_processor");
+  expect(with_bos({1}, true), kUnsupported, "post_processor");
 }
 
 TEST(TokenizerComponents, MalformedDocumentsAreErrors) {
