@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstdlib>
+#include <limits>
 #include <vector>
 
 #include "model/quantize_search.h"
@@ -14,6 +15,8 @@ namespace {
 
 constexpr float kMaxF16 = 65504.0f;
 constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23: adding and subtracting it rounds to the nearest integer, ties to even
+
+float RoundToInteger(float value) { return (value + kMagic) - kMagic; }
 
 // Rounds to half precision without the bit fiddling of F32ToF16, so that loops over it vectorize: to 11 significant bits
 // by Veltkamp's splitting, or to a multiple of 2^-24 below 2^-14. Finite beyond the range: clamped to it.
@@ -52,12 +55,20 @@ Range RangeOf(const float* x, int64_t n) {
   return range;
 }
 
-// `Size` values from 1 down to `floor`, each the same fraction of the one before.
+// `Size` values from `first` to `last`, in equal ratios or in equal steps.
 template <size_t Size>
-std::array<float, Size> Geometric(float floor) {
+std::array<float, Size> Geometric(float first, float last) {
   std::array<float, Size> values;
   for (size_t i = 0; i < Size; ++i) {
-    values[i] = std::pow(floor, static_cast<float>(i) / static_cast<float>(Size - 1));
+    values[i] = first * std::pow(last / first, static_cast<float>(i) / static_cast<float>(Size - 1));
+  }
+  return values;
+}
+template <size_t Size>
+std::array<float, Size> Linear(float first, float last) {
+  std::array<float, Size> values;
+  for (size_t i = 0; i < Size; ++i) {
+    values[i] = first + (last - first) * static_cast<float>(i) / static_cast<float>(Size - 1);
   }
   return values;
 }
@@ -72,6 +83,12 @@ class GroupSearch {
   explicit GroupSearch(const Quantizer& quantizer) : quantizer_(quantizer), format_(quantizer.format) {
     half_ = static_cast<float>(1 << (format_.bits - 1));
     levels_ = static_cast<float>((1 << format_.bits) - 1);
+    const float zero = format_.zero == ZeroForm::kMinimum ? 0.0f : half_;
+    for (int i = 0; i < ScaleCandidates::kCapacity; ++i) {
+      candidates_.scale[i] = candidates_.minimum[i] = 0.0f;
+      candidates_.low[i] = -zero;
+      candidates_.high[i] = levels_ - zero;
+    }
   }
 
   GroupScale Find(const float* x, const float* importance, int64_t n) {
@@ -83,7 +100,8 @@ class GroupSearch {
       return nothing;
     }
     best_ = MinMax(range);
-    if (quantizer_.method == QuantMethod::kMinMax) return best_;
+    // A scale of zero: all weights are the minimum, or too small for the type of the scales.
+    if (quantizer_.method == QuantMethod::kMinMax || best_.scale == 0.0f) return best_;
 
     importance_ = importance;
     n_ = n;
@@ -93,10 +111,12 @@ class GroupSearch {
     scaled_.resize(static_cast<size_t>(n));
     for (int64_t i = 0; i < n; ++i) scaled_[static_cast<size_t>(i)] = x[i] * unit_;
     range_ = range;
-    best_error_ = -1.0f;
+    best_error_ = std::numeric_limits<float>::infinity();
+    candidates_.count = 0;
     if (quantizer_.method == QuantMethod::kLp) {
       SearchGrid();
     } else {
+      Try(best_);
       SearchBest();
     }
     return best_;
@@ -109,7 +129,7 @@ class GroupSearch {
   GroupScale WithZeroPoint(float low, float high) const {
     GroupScale group;
     group.scale = Round((high - low) / levels_);
-    const float offset = group.scale == 0.0f ? 0.0f : std::nearbyint(low / group.scale + half_);
+    const float offset = group.scale == 0.0f ? 0.0f : RoundToInteger(low / group.scale + half_);
     group.zero = static_cast<int>(std::clamp(half_ - offset, 0.0f, levels_));
     return group;
   }
@@ -134,45 +154,57 @@ class GroupSearch {
     return {};
   }
 
-  void Begin() {
-    tried_.clear();
-    candidates_.count = 0;
-    if (best_error_ < 0.0f) Try(best_);
+  // --- candidates ---
+
+  void TryScale(float scale) { candidates_.scale[candidates_.count++] = Round(scale) * unit_; }
+
+  // unit * scales[i] * factor for all i, rounded.
+  template <size_t Size>
+  void TryScales(const std::array<float, Size>& scales, float factor) {
+    float* out = candidates_.scale + candidates_.count;
+    if (format_.scale_type == DType::kF16) {
+      for (size_t i = 0; i < Size; ++i) out[i] = RoundToHalf(scales[i] * factor) * unit_;
+    } else {
+      for (size_t i = 0; i < Size; ++i) out[i] = scales[i] * factor * unit_;
+    }
+    candidates_.count += static_cast<int>(Size);
   }
 
   void Try(const GroupScale& group) {
-    if (candidates_.count == ScaleCandidates::kCapacity) return;
     const int i = candidates_.count++;
-    const float scale = group.scale * unit_;
-    candidates_.scale[i] = scale;
-    candidates_.inverse[i] = scale == 0.0f ? 0.0f : 1.0f / scale;
-    candidates_.minimum[i] = group.minimum * unit_;
-    const float zero = format_.zero == ZeroForm::kSymmetric ? half_ : static_cast<float>(group.zero);
-    candidates_.low[i] = -zero;
-    candidates_.high[i] = levels_ - zero;
-    tried_.push_back(group);
-  }
-
-  // Evaluates what was tried; the first of equals wins. True when it found something better.
-  bool End() {
-    if (candidates_.count == 0) return false;
-    EvaluateCandidates(scaled_.data(), importance_, n_, quantizer_.p, &candidates_);
-    bool better = false;
-    for (int i = 0; i < candidates_.count; ++i) {
-      if (best_error_ < 0.0f || candidates_.error[i] < best_error_) {
-        best_error_ = candidates_.error[i];
-        best_ = tried_[static_cast<size_t>(i)];
-        better = true;
-      }
+    candidates_.scale[i] = group.scale * unit_;
+    if (format_.zero == ZeroForm::kMinimum) candidates_.minimum[i] = group.minimum * unit_;
+    if (format_.zero == ZeroForm::kZeroPoint) {
+      candidates_.low[i] = -static_cast<float>(group.zero);
+      candidates_.high[i] = levels_ - static_cast<float>(group.zero);
     }
-    return better;
   }
 
-  GroupScale Symmetric(float scale) const {
+  // Candidate `i`; exact, because the unit is a power of two.
+  GroupScale Candidate(int i) const {
     GroupScale group;
-    group.scale = Round(scale);
+    group.scale = candidates_.scale[i] / unit_;
+    group.minimum = candidates_.minimum[i] / unit_;
+    if (format_.zero == ZeroForm::kZeroPoint) group.zero = static_cast<int>(-candidates_.low[i]);
     return group;
   }
+
+  // Evaluates what was tried and forgets it; the first of equals wins. True when it found something better.
+  bool Decide() {
+    EvaluateCandidates(scaled_.data(), importance_, n_, quantizer_.p, format_.zero == ZeroForm::kMinimum, &candidates_);
+    int winner = -1;
+    for (int i = 0; i < candidates_.count; ++i) {
+      if (candidates_.error[i] < best_error_) {
+        best_error_ = candidates_.error[i];
+        winner = i;
+      }
+    }
+    if (winner >= 0) best_ = Candidate(winner);
+    candidates_.count = 0;
+    return winner >= 0;
+  }
+
+  // --- searches ---
 
   // The range of fractions `low` and `high` of its ends: of their distances from zero or, with a minimum, from the mean.
   GroupScale Shrunk(float low, float high) const {
@@ -182,107 +214,109 @@ class GroupSearch {
     return WithZeroPoint(low * std::min(range_.min, 0.0f), high * std::max(range_.max, 0.0f));
   }
 
+  float Largest() const { return std::max(std::fabs(range_.min), std::fabs(range_.max)); }
+
+  template <size_t Side>
+  void TryShrunk(const std::array<float, Side>& fractions) {
+    for (const float low : fractions) {
+      for (const float high : fractions) Try(Shrunk(low, high));
+    }
+  }
+
   // kLp: the plain grid, and nothing but the grid.
   void SearchGrid() {
-    constexpr int kSteps = 100;
-    constexpr int kSide = 10;  // kSide^2 = kSteps
-    tried_.clear();
-    candidates_.count = 0;
-    const float largest = std::max(std::fabs(range_.min), std::fabs(range_.max));
     if (format_.zero == ZeroForm::kSymmetric) {
-      for (int i = kSteps; i >= 1; --i) {
-        Try(Symmetric(static_cast<float>(i) / static_cast<float>(kSteps) * largest / (half_ - 1.0f)));
-      }
+      static const auto kGrid = Linear<100>(1.0f, 0.01f);
+      TryScales(kGrid, Largest() / (half_ - 1.0f));
     } else {
-      for (int i = 0; i < kSteps; ++i) {
-        Try(Shrunk(1.0f - 0.4f * static_cast<float>(i / kSide) / static_cast<float>(kSide - 1),
-                   1.0f - 0.4f * static_cast<float>(i % kSide) / static_cast<float>(kSide - 1)));
-      }
+      static const auto kFractions = Linear<10>(1.0f, 0.6f);
+      TryShrunk(kFractions);
     }
-    End();
+    Decide();
   }
 
   void SearchBest() {
-    Begin();
     if (format_.zero == ZeroForm::kSymmetric) {
       SearchSymmetric();
     } else {
       SearchRange();
     }
-    if (quantizer_.p == 2.0) {
-      for (int step = 0; step < 4; ++step) {
-        Begin();
-        Try(LeastSquares());
-        if (!End()) break;
-      }
+    if (quantizer_.p != 2.0) return;
+    for (int step = 0; step < 3; ++step) {
+      Try(LeastSquares());
+      if (!Decide()) break;
     }
   }
 
+  // Scales of both signs, then a finer grid around the best. Long rows have tails that are best cut far inside.
   void SearchSymmetric() {
-    static const auto kLongGrid = Geometric<56>(0.15f);
-    static const auto kGroupGrid = Geometric<56>(0.5f);
-    const auto& grid = IsLong(n_) ? kLongGrid : kGroupGrid;
-    const float largest = std::max(std::fabs(range_.min), std::fabs(range_.max)) / half_ * 1.2f;
-    for (const float fraction : grid) {
-      Try(Symmetric(largest * fraction));
-      Try(Symmetric(-largest * fraction));
+    static const auto kRowGrid = Geometric<56>(1.2f, 0.18f);
+    static const auto kGroupGrid = Geometric<24>(1.2f, 0.6f);
+    const float unit = Largest() / half_;
+    float reach;
+    if (IsLong(n_)) {
+      TryScales(kRowGrid, unit);
+      TryScales(kRowGrid, -unit);
+      reach = 1.0f - kRowGrid[1] / kRowGrid[0];
+    } else {
+      TryScales(kGroupGrid, unit);
+      TryScales(kGroupGrid, -unit);
+      reach = 1.0f - kGroupGrid[1] / kGroupGrid[0];
     }
-    // The extremes of the range hit exactly.
+    // The ends of the range hit exactly.
     for (const float end : {range_.min, range_.max}) {
-      Try(Symmetric(end / half_));
-      Try(Symmetric(-end / half_));
-      Try(Symmetric(end / (half_ - 1.0f)));
+      TryScale(-end / half_);
+      TryScale(end / (half_ - 1.0f));
     }
-    End();
+    Decide();
+    static const auto kFine = Linear<16>(-1.0f, 1.0f);
     const float center = best_.scale;
-    const float reach = 1.2f * (1.0f - grid[1]);
-    Begin();
-    constexpr int kFine = 32;
-    for (int i = 0; i < kFine; ++i) {
-      Try(Symmetric(center * (1.0f + reach * (2.0f * static_cast<float>(i) / static_cast<float>(kFine - 1) - 1.0f))));
-    }
-    End();
+    for (const float step : kFine) TryScale(center * (1.0f + reach * step));
+    Decide();
   }
 
+  // Both ends of the range drawn in, then a finer grid around the best.
   void SearchRange() {
-    constexpr int kSide = 11;
-    static const auto kLongGrid = Geometric<kSide>(0.2f);
-    static const auto kGroupGrid = Geometric<kSide>(0.7f);
-    const auto& fraction = IsLong(n_) ? kLongGrid : kGroupGrid;
-    for (int i = 0; i < kSide * kSide; ++i) {
-      Try(Shrunk(fraction[static_cast<size_t>(i / kSide)], fraction[static_cast<size_t>(i % kSide)]));
+    static const auto kRowGrid = Geometric<11>(1.0f, 0.2f);
+    static const auto kGroupGrid = Linear<8>(1.0f, 0.75f);
+    float reach;
+    if (IsLong(n_)) {
+      TryShrunk(kRowGrid);
+      reach = 1.0f - kRowGrid[1];
+    } else {
+      TryShrunk(kGroupGrid);
+      reach = 1.0f - kGroupGrid[1];
     }
-    End();
+    Decide();
     const GroupScale center = best_;
-    const float reach = 1.0f - fraction[1];
-    Begin();
-    for (int i = 0; i < kSide * kSide; ++i) {
-      const float a = static_cast<float>(i / kSide - kSide / 2) / static_cast<float>(kSide / 2);
-      const int b = i % kSide - kSide / 2;
-      GroupScale group = center;
-      group.scale = Round(center.scale * (1.0f + reach * a));
-      if (format_.zero == ZeroForm::kMinimum) {
-        group.minimum = Round(center.minimum + 0.1f * static_cast<float>(b) * center.scale);
-      } else {
-        if (std::abs(b) > 2) continue;
-        group.zero = std::clamp(center.zero + b, 0, static_cast<int>(levels_));
+    static const auto kScaleSteps = Linear<7>(-1.0f, 1.0f);
+    for (const float scale_step : kScaleSteps) {
+      for (int zero_step = -3; zero_step <= 3; ++zero_step) {
+        GroupScale group = center;
+        group.scale = Round(center.scale * (1.0f + reach * scale_step));
+        if (format_.zero == ZeroForm::kMinimum) {
+          group.minimum = Round(center.minimum + 0.15f * static_cast<float>(zero_step) * center.scale);
+        } else if (std::abs(zero_step) <= 1) {
+          group.zero = std::clamp(center.zero + zero_step, 0, static_cast<int>(levels_));
+        } else {
+          continue;
+        }
+        Try(group);
       }
-      Try(group);
     }
-    End();
+    Decide();
   }
 
   // The scale (and minimum) that fit best to the integers of the best quantizer.
   GroupScale LeastSquares() const {
     const float zero = format_.zero == ZeroForm::kSymmetric ? half_ : static_cast<float>(best_.zero);
-    const float scale = best_.scale * unit_;
-    const float inverse = scale == 0.0f ? 0.0f : 1.0f / scale;
+    const float inverse = 1.0f / (best_.scale * unit_);
     const float minimum = best_.minimum * unit_;
     double w = 0.0, wq = 0.0, wx = 0.0, wqq = 0.0, wqx = 0.0;
     for (int64_t i = 0; i < n_; ++i) {
       const float x = scaled_[static_cast<size_t>(i)];
       const float clamped = std::min(std::max((x - minimum) * inverse, -zero), levels_ - zero);
-      const auto q = static_cast<double>((clamped + kMagic) - kMagic);
+      const auto q = static_cast<double>(RoundToInteger(clamped));
       const double weight = importance_ == nullptr ? 1.0 : static_cast<double>(importance_[i]);
       w += weight;
       wq += weight * q;
@@ -315,9 +349,8 @@ class GroupSearch {
   Range range_;
   std::vector<float> scaled_;
   ScaleCandidates candidates_;
-  std::vector<GroupScale> tried_;
   GroupScale best_;
-  float best_error_ = -1.0f;
+  float best_error_ = 0.0f;
 };
 
 // FastForward's order of operations: q = clamp(round(x / s - o)) with the signed offset o = 2^(b-1) - z. Division by zero
@@ -331,7 +364,7 @@ void Encode(const QuantFormat& format, const GroupScale& group, const float* x, 
   if (format.zero == ZeroForm::kMinimum) {
     for (int64_t i = 0; i < n; ++i) {
       const float clamped = std::min(std::max((x[i] - group.minimum) / scale, 0.0f), levels);
-      codes[i] = static_cast<uint8_t>(static_cast<int>((clamped * used + kMagic) - kMagic));
+      codes[i] = static_cast<uint8_t>(static_cast<int>(RoundToInteger(clamped * used)));
     }
     return;
   }
@@ -339,7 +372,7 @@ void Encode(const QuantFormat& format, const GroupScale& group, const float* x, 
   for (int64_t i = 0; i < n; ++i) {
     const float ratio = x[i] / scale * used - offset;
     const float clamped = std::min(std::max(ratio, -half), half - 1.0f);
-    codes[i] = static_cast<uint8_t>(static_cast<int>((clamped + kMagic) - kMagic + half));
+    codes[i] = static_cast<uint8_t>(static_cast<int>(RoundToInteger(clamped) + half));
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "model/quantize_search.cc"
@@ -18,33 +19,29 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// |e|^p for the powers that need no logarithm, then for any.
-struct PowerOne {
+// |e|^(Twice / 2), by multiplications and at most one square root.
+template <int Twice>
+struct Power {
   template <class V>
   HWY_INLINE V operator()(V e) const {
-    return hn::Abs(e);
+    static_assert(Twice >= 1);
+    if constexpr (Twice == 1) {
+      return hn::Sqrt(hn::Abs(e));
+    } else if constexpr (Twice == 2) {
+      return hn::Abs(e);
+    } else if constexpr (Twice == 3) {
+      return hn::Mul(Power<1>()(e), Power<2>()(e));
+    } else if constexpr (Twice == 4) {
+      return hn::Mul(e, e);
+    } else if constexpr (Twice % 8 == 0) {
+      const V root = Power<Twice / 2>()(e);
+      return hn::Mul(root, root);
+    } else {
+      return hn::Mul(Power<4>()(e), Power<Twice - 4>()(e));
+    }
   }
 };
-struct PowerTwo {
-  template <class V>
-  HWY_INLINE V operator()(V e) const {
-    return hn::Mul(e, e);
-  }
-};
-struct PowerThree {
-  template <class V>
-  HWY_INLINE V operator()(V e) const {
-    return hn::Abs(hn::Mul(hn::Mul(e, e), e));
-  }
-};
-struct PowerFour {
-  template <class V>
-  HWY_INLINE V operator()(V e) const {
-    const V square = hn::Mul(e, e);
-    return hn::Mul(square, square);
-  }
-};
-struct PowerAny {
+struct AnyPower {
   float p;
   template <class V>
   HWY_INLINE V operator()(V e) const {
@@ -56,8 +53,9 @@ struct PowerAny {
   }
 };
 
-template <class Power>
-HWY_INLINE void EvaluateWith(const float* x, const float* importance, int64_t n, const Power& power,
+// Errors are summed in units of the scale: x / s against its integer. `Shifted` says that minimums are not all zero.
+template <bool Shifted, bool Weighted, class PowerOf>
+HWY_INLINE void EvaluateWith(const float* x, const float* importance, int64_t n, const PowerOf& power,
                              ScaleCandidates* candidates) {
   const hn::CappedTag<float, 16> d;
   using V = hn::Vec<decltype(d)>;
@@ -67,33 +65,53 @@ HWY_INLINE void EvaluateWith(const float* x, const float* importance, int64_t n,
   const int lanes = static_cast<int>(hn::Lanes(d));
   for (int first = 0; first < candidates->count; first += lanes) {
     const V scale = hn::Load(d, candidates->scale + first);
-    const V inverse = hn::Load(d, candidates->inverse + first);
+    const V inverse = hn::Div(hn::Set(d, 1.0f), scale);
     const V minimum = hn::Load(d, candidates->minimum + first);
     const V low = hn::Load(d, candidates->low + first);
     const V high = hn::Load(d, candidates->high + first);
     V total = hn::Zero(d);
     for (int64_t i = 0; i < n; ++i) {
-      const V t = hn::Sub(hn::Set(d, x[i]), minimum);
-      const V clamped = hn::Min(hn::Max(hn::Mul(t, inverse), low), high);
-      const V code = hn::Sub(hn::Add(clamped, magic), magic);
-      const V error = power(hn::Sub(hn::Mul(scale, code), t));
-      total = hn::Add(total, importance == nullptr ? error : hn::Mul(hn::Set(d, importance[i]), error));
+      V t = hn::Set(d, x[i]);
+      if constexpr (Shifted) t = hn::Sub(t, minimum);
+      const V ratio = hn::Mul(t, inverse);
+      const V code = hn::Sub(hn::Add(hn::Min(hn::Max(ratio, low), high), magic), magic);
+      V error = power(hn::Sub(code, ratio));
+      if constexpr (Weighted) error = hn::Mul(hn::Set(d, importance[i]), error);
+      total = hn::Add(total, error);
     }
-    hn::Store(total, d, candidates->error + first);
+    const V error = hn::Mul(total, power(scale));
+    const V infinite = hn::Set(d, std::numeric_limits<float>::infinity());
+    hn::Store(hn::IfThenElse(hn::Eq(scale, hn::Zero(d)), infinite, error), d, candidates->error + first);
   }
 }
 
-void Evaluate(const float* x, const float* importance, int64_t n, double p, ScaleCandidates* candidates) {
-  if (p == 1.0) {
-    EvaluateWith(x, importance, n, PowerOne(), candidates);
-  } else if (p == 2.0) {
-    EvaluateWith(x, importance, n, PowerTwo(), candidates);
-  } else if (p == 3.0) {
-    EvaluateWith(x, importance, n, PowerThree(), candidates);
-  } else if (p == 4.0) {
-    EvaluateWith(x, importance, n, PowerFour(), candidates);
+template <class PowerOf>
+HWY_NOINLINE void EvaluateAll(const float* x, const float* importance, int64_t n, bool shifted, const PowerOf& power,
+                              ScaleCandidates* candidates) {
+  if (importance != nullptr) {
+    EvaluateWith<true, true>(x, importance, n, power, candidates);
+  } else if (shifted) {
+    EvaluateWith<true, false>(x, nullptr, n, power, candidates);
   } else {
-    EvaluateWith(x, importance, n, PowerAny{static_cast<float>(p)}, candidates);
+    EvaluateWith<false, false>(x, nullptr, n, power, candidates);
+  }
+}
+
+void Evaluate(const float* x, const float* importance, int64_t n, double p, bool shifted, ScaleCandidates* candidates) {
+  const double twice = 2.0 * p;
+  const int half_steps = twice == std::floor(twice) && twice <= 16.0 ? static_cast<int>(twice) : 0;
+  switch (half_steps) {
+    case 2: return EvaluateAll(x, importance, n, shifted, Power<2>(), candidates);
+    case 3: return EvaluateAll(x, importance, n, shifted, Power<3>(), candidates);
+    case 4: return EvaluateAll(x, importance, n, shifted, Power<4>(), candidates);
+    case 5: return EvaluateAll(x, importance, n, shifted, Power<5>(), candidates);
+    case 6: return EvaluateAll(x, importance, n, shifted, Power<6>(), candidates);
+    case 7: return EvaluateAll(x, importance, n, shifted, Power<7>(), candidates);
+    case 8: return EvaluateAll(x, importance, n, shifted, Power<8>(), candidates);
+    case 10: return EvaluateAll(x, importance, n, shifted, Power<10>(), candidates);
+    case 12: return EvaluateAll(x, importance, n, shifted, Power<12>(), candidates);
+    case 16: return EvaluateAll(x, importance, n, shifted, Power<16>(), candidates);
+    default: return EvaluateAll(x, importance, n, shifted, AnyPower{static_cast<float>(p)}, candidates);
   }
 }
 
@@ -107,16 +125,9 @@ namespace pith {
 
 HWY_EXPORT(Evaluate);
 
-void EvaluateCandidates(const float* x, const float* importance, int64_t n, double p, ScaleCandidates* candidates) {
-  // The last vector may reach beyond the count: repeat the last candidate there.
-  for (int i = candidates->count; i % 16 != 0; ++i) {
-    candidates->scale[i] = candidates->scale[candidates->count - 1];
-    candidates->inverse[i] = candidates->inverse[candidates->count - 1];
-    candidates->minimum[i] = candidates->minimum[candidates->count - 1];
-    candidates->low[i] = candidates->low[candidates->count - 1];
-    candidates->high[i] = candidates->high[candidates->count - 1];
-  }
-  HWY_DYNAMIC_DISPATCH(Evaluate)(x, importance, n, p, candidates);
+void EvaluateCandidates(const float* x, const float* importance, int64_t n, double p, bool shifted,
+                        ScaleCandidates* candidates) {
+  HWY_DYNAMIC_DISPATCH(Evaluate)(x, importance, n, p, shifted, candidates);
 }
 
 }  // namespace pith
