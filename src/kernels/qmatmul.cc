@@ -3,8 +3,8 @@
 // Two shapes of the same sum:
 //  * one token (decode): weights are read row by row as they lie in memory. A vector of packed bytes of one row meets the same
 //    inputs of the token; four such rows are reduced together, so that the lanes become rows again.
-//  * several tokens (prefill, parallel streams): a tile of 16 rows is unpacked once, four inputs of every row side by side, and
-//    each token's four inputs are broadcast to all rows.
+//  * several tokens (prefill, parallel streams): a tile of 16 rows is unpacked once to signed bytes, four inputs of every row
+//    side by side, and each token's four inputs are broadcast to all rows.
 // A "unit" below is 16 packed bytes of a row: 32 inputs of 4 bits (a block) or 16 of 8 bits (half a block).
 #include "kernels/qmatmul.h"
 
@@ -55,13 +55,14 @@ constexpr int kUnits = static_cast<int>(kVectorBytes / 16);     // 128-bit parts
 constexpr int kLanes = static_cast<int>(kVectorBytes / 4);      // rows in one vector of 32-bit lanes
 constexpr int kParts = static_cast<int>(kTileRows) / kLanes;    // such vectors in a tile
 
-// Multiply-add of unsigned weights and signed activations. DotAcc holds partial sums of up to 8 steps (of 4-bit weights);
-// WidenAcc gives the four-input sums as int32 lanes.
+// Multiply-add of unsigned and signed bytes. DotAcc holds partial sums of up to 8 steps when one side has 4 bits (unsigned
+// 0..15 against any int8, or any uint8 against signed -8..7: 8 * 2 * 255 * 8 < 2^15); WidenAcc gives the four-input sums as
+// int32 lanes.
 #if HWY_TARGET == HWY_AVX3_DL
 constexpr bool kDot8 = true;  // 8-bit weights fit the instruction
 using DotAcc = VI32;
 HWY_INLINE DotAcc DotZero() { return hn::Zero(di32); }
-HWY_INLINE DotAcc DotStep(DotAcc acc, VU8 w, VI8 a) { return DotAcc{_mm512_dpbusd_epi32(acc.raw, w.raw, a.raw)}; }
+HWY_INLINE DotAcc DotStep(DotAcc acc, VU8 u, VI8 s) { return DotAcc{_mm512_dpbusd_epi32(acc.raw, u.raw, s.raw)}; }
 HWY_INLINE VI32 WidenAcc(DotAcc acc) { return acc; }
 #else
 constexpr bool kDot8 = false;  // 8-bit weights are split in nibbles: 255 * 128 * 2 does not fit int16
@@ -69,20 +70,20 @@ constexpr DI16 di16;
 using DotAcc = hn::Vec<DI16>;
 HWY_INLINE DotAcc DotZero() { return hn::Zero(di16); }
 #if HWY_TARGET == HWY_AVX2
-HWY_INLINE DotAcc DotStep(DotAcc acc, VU8 w, VI8 a) {
-  return hn::Add(acc, DotAcc{_mm256_maddubs_epi16(w.raw, a.raw)});
+HWY_INLINE DotAcc DotStep(DotAcc acc, VU8 u, VI8 s) {
+  return hn::Add(acc, DotAcc{_mm256_maddubs_epi16(u.raw, s.raw)});
 }
 HWY_INLINE VI32 WidenAcc(DotAcc acc) { return VI32{_mm256_madd_epi16(acc.raw, _mm256_set1_epi16(1))}; }
 #elif HWY_TARGET == HWY_SSSE3 || HWY_TARGET == HWY_SSE4
-HWY_INLINE DotAcc DotStep(DotAcc acc, VU8 w, VI8 a) {
-  return hn::Add(acc, DotAcc{_mm_maddubs_epi16(w.raw, a.raw)});
+HWY_INLINE DotAcc DotStep(DotAcc acc, VU8 u, VI8 s) {
+  return hn::Add(acc, DotAcc{_mm_maddubs_epi16(u.raw, s.raw)});
 }
 HWY_INLINE VI32 WidenAcc(DotAcc acc) { return VI32{_mm_madd_epi16(acc.raw, _mm_set1_epi16(1))}; }
 #elif HWY_TARGET == HWY_NEON
-HWY_INLINE DotAcc DotStep(DotAcc acc, VU8 w, VI8 a) {
-  const int8x16_t sw = vreinterpretq_s8_u8(w.raw);  // weights are at most 15 here
-  const int16x8_t low = vmull_s8(vget_low_s8(sw), vget_low_s8(a.raw));
-  const int16x8_t high = vmull_s8(vget_high_s8(sw), vget_high_s8(a.raw));
+HWY_INLINE DotAcc DotStep(DotAcc acc, VU8 u, VI8 s) {
+  // The unsigned side may use all 8 bits: widen both to 16.
+  const int16x8_t low = vmulq_s16(vreinterpretq_s16_u16(vmovl_u8(vget_low_u8(u.raw))), vmovl_s8(vget_low_s8(s.raw)));
+  const int16x8_t high = vmulq_s16(vreinterpretq_s16_u16(vmovl_u8(vget_high_u8(u.raw))), vmovl_s8(vget_high_s8(s.raw)));
   return hn::Add(acc, DotAcc{vpaddq_s16(low, high)});
 }
 HWY_INLINE VI32 WidenAcc(DotAcc acc) { return VI32{vpaddlq_s16(acc.raw)}; }
@@ -198,21 +199,32 @@ HWY_INLINE VF32 CloseGroup(VF32 acc, VI32 sum, int32_t ones, float factor, bool 
   return acc;
 }
 
-// The same for a whole row kept as two digit sums.
-HWY_INLINE VF32 CloseRow(VI32 high, VI32 low, int32_t ones_high, int32_t ones_low, const TileScales& s, int64_t index) {
-  if (s.zero != ZeroKind::kMin) {
-    const VI32 zero =
-        s.zero == ZeroKind::kSymmetric ? hn::Set(di32, s.symmetric_zero) : LoadZeroPoints(s.zero_points + index);
-    high = hn::Sub(high, hn::Mul(zero, hn::Set(di32, ones_high)));
-    low = hn::Sub(low, hn::Mul(zero, hn::Set(di32, ones_low)));
-  }
-  const VF32 k256 = hn::Set(df32, 256.0F);
-  const VF32 sum = hn::MulAdd(k256, hn::ConvertTo(df32, high), hn::ConvertTo(df32, low));
-  VF32 acc = hn::Mul(sum, LoadScales(s.scales_f16, s.scales_f32, index));
+// float(256 * high + low), rounded once; exact in double.
+HWY_INLINE VF32 RoundWide(VI32 high, VI32 low) {
+  const hn::Repartition<double, DF32> df64;
+  const hn::Half<DI32> half_i;
+  const hn::Half<DF32> half_f;
+  const auto k256 = hn::Set(df64, 256.0);
+  const auto lower = hn::MulAdd(k256, hn::PromoteTo(df64, hn::LowerHalf(half_i, high)),
+                                hn::PromoteTo(df64, hn::LowerHalf(half_i, low)));
+  const auto upper = hn::MulAdd(k256, hn::PromoteTo(df64, hn::UpperHalf(half_i, high)),
+                                hn::PromoteTo(df64, hn::UpperHalf(half_i, low)));
+  return hn::Combine(df32, hn::DemoteTo(half_f, upper), hn::DemoteTo(half_f, lower));
+}
+
+// acc + the contribution of a whole row kept as two digit sums: sum of (u - base) * q = 256 * high + low,
+// where `base` is the zero that the caller has already taken off. `ones` is the sum of q.
+HWY_INLINE VF32 CloseLong(VF32 acc, VI32 high, VI32 low, int64_t ones, int32_t base, const TileScales& s, int64_t index) {
+  const int64_t ones_high = ones >> 8;
+  const auto ones_low = static_cast<int32_t>(ones - ones_high * 256);
+  const VI32 zero = s.zero == ZeroKind::kZeroPoint ? LoadZeroPoints(s.zero_points + index)
+                                                   : hn::Set(di32, s.zero == ZeroKind::kMin ? 0 : s.symmetric_zero);
+  const VI32 off = hn::Sub(zero, hn::Set(di32, base));
+  high = hn::Sub(high, hn::Mul(off, hn::Set(di32, static_cast<int32_t>(ones_high))));
+  low = hn::Sub(low, hn::Mul(off, hn::Set(di32, ones_low)));
+  acc = hn::MulAdd(RoundWide(high, low), LoadScales(s.scales_f16, s.scales_f32, index), acc);
   if (s.zero == ZeroKind::kMin) {
-    const VF32 ones = hn::MulAdd(k256, hn::Set(df32, static_cast<float>(ones_high)),
-                                 hn::Set(df32, static_cast<float>(ones_low)));
-    acc = hn::MulAdd(ones, LoadScales(s.mins_f16, s.mins_f32, index), acc);
+    acc = hn::MulAdd(hn::Set(df32, static_cast<float>(ones)), LoadScales(s.mins_f16, s.mins_f32, index), acc);
   }
   return acc;
 }
@@ -391,117 +403,220 @@ void GemvTileChannel(const QuantMatrix& w, const QuantActivations& x, int64_t ti
   }
   const VF32 token_scale = hn::Set(df32, x.TokenScale(0));
   for (int p = 0; p < kParts; ++p) {
-    const VF32 acc = CloseRow(hn::Load(di32, high_sums + p * kLanes), hn::Load(di32, low_sums + p * kLanes), x.SumHi(0),
-                              x.SumLo(0), scales, p * kLanes);
+    const VF32 acc = CloseLong(hn::Zero(df32), hn::Load(di32, high_sums + p * kLanes), hn::Load(di32, low_sums + p * kLanes),
+                               x.RowSum(0), 0, scales, p * kLanes);
     hn::StoreU(hn::Mul(acc, token_scale), df32, out + p * kLanes);
   }
 }
 
 // ------------------------------------------------------------------------------------------------------ several tokens
 
-// An unpacked tile: per block kSteps steps of 64 bytes; step s holds four weights of each of the 16 rows, and meets bytes
-// 4 (s % 8) .. of a plane of the activation line. 8-bit weights without an 8-bit instruction take twice the steps: high
-// nibbles first.
+// An unpacked tile: per block kPasses * 8 steps of 64 bytes, then 64 bytes of constants. Step s holds four signed weights of
+// each of the 16 rows, and meets bytes 4 (s % 8) .. of a plane of the activation line. 4-bit weights are u - 8. 8-bit ones
+// are u - 128; without an 8-bit instruction they take two passes, floor((u - 128) / 16) and u % 16 - 8, and
+// w = 16 * first + second + 8. The constants undo the offset of the activation bytes: -128 * sum of the pass's weights.
 template <bool kW8>
-constexpr int kSteps = kW8 && !kDot8 ? 16 : 8;
+constexpr int kPasses = kW8 && !kDot8 ? 2 : 1;
 constexpr int64_t kStepBytes = kTileRows * 4;
+constexpr int64_t kPassBytes = 9 * kStepBytes;
+template <bool kW8>
+constexpr int64_t kTileBlockBytes = kPasses<kW8> * kPassBytes;
 
 template <bool kW8>
 void UnpackTile(const QuantMatrix& w, int64_t tile, uint8_t* HWY_RESTRICT out) {
   const uint8_t* rows = w.TileData(tile);
   const int64_t stride = w.row_bytes();
-  const int64_t units = stride / 16;
+  const int64_t blocks = w.cols() / kBlock;
+  constexpr int kUnitsPerBlock = kW8 ? 2 : 1;
   const VU8 mask = hn::Set(du8, uint8_t{15});
+  const VI8 eight = hn::Set(di8, int8_t{8});
+  const VU8 ones = hn::Set(du8, uint8_t{1});
   const hn::RepartitionToWide<DU32> du64;
-  for (int64_t unit = 0; unit < units; ++unit) {
-    uint8_t* block = kW8 ? out + unit / 2 * kSteps<true> * kStepBytes + unit % 2 * 4 * kStepBytes
-                         : out + unit * kSteps<false> * kStepBytes;
+  const hn::Repartition<uint16_t, DU8> du16;
+  for (int64_t block = 0; block < blocks; ++block) {
+    uint8_t* to = out + block * kTileBlockBytes<kW8>;
+    if (block % (64 / (16 * kUnitsPerBlock)) == 0) {
+      // The tile after the next one: 16 short rows are too many streams for the hardware to follow.
+      const uint8_t* ahead = rows + 2 * kTileRows * stride + block * kUnitsPerBlock * 16;
+      for (int64_t r = 0; r < kTileRows; ++r) hwy::Prefetch(ahead + r * stride);
+    }
     for (int p = 0; p < kParts; ++p) {
-      const uint8_t* from = rows + p * kLanes * stride + unit * 16;
-      const auto r0 = hn::BitCast(du32, LoadUnits(du8, from, 4 * stride));
-      const auto r1 = hn::BitCast(du32, LoadUnits(du8, from + stride, 4 * stride));
-      const auto r2 = hn::BitCast(du32, LoadUnits(du8, from + 2 * stride, 4 * stride));
-      const auto r3 = hn::BitCast(du32, LoadUnits(du8, from + 3 * stride, 4 * stride));
-      const auto a = hn::BitCast(du64, hn::InterleaveLower(du32, r0, r1));
-      const auto b = hn::BitCast(du64, hn::InterleaveLower(du32, r2, r3));
-      const auto c = hn::BitCast(du64, hn::InterleaveUpper(du32, r0, r1));
-      const auto d = hn::BitCast(du64, hn::InterleaveUpper(du32, r2, r3));
-      const VU8 words[4] = {hn::BitCast(du8, hn::InterleaveLower(du64, a, b)),
-                            hn::BitCast(du8, hn::InterleaveUpper(du64, a, b)),
-                            hn::BitCast(du8, hn::InterleaveLower(du64, c, d)),
-                            hn::BitCast(du8, hn::InterleaveUpper(du64, c, d))};
-      for (int i = 0; i < 4; ++i) {
-        uint8_t* step = block + i * kStepBytes + p * kVectorBytes;
-        if constexpr (kW8 && kDot8) {
-          hn::StoreU(words[i], du8, step);
-        } else {
-          const hn::Repartition<uint16_t, DU8> du16;
-          const VU8 low = hn::And(words[i], mask);
-          const VU8 high = hn::And(hn::BitCast(du8, hn::ShiftRight<4>(hn::BitCast(du16, words[i]))), mask);
-          // 4-bit: even elements (low nibbles) in steps 0-3, odd ones in 4-7. 8-bit: high nibbles in steps 0-7, low in 8-15.
-          hn::StoreU(kW8 ? high : low, du8, step);
-          hn::StoreU(kW8 ? low : high, du8, step + (kW8 ? 8 : 4) * kStepBytes);
+      DotAcc sums[kPasses<kW8>];
+      for (DotAcc& sum : sums) sum = DotZero();
+      const auto emit = [&](int pass, int step, VI8 weights) {
+        hn::StoreU(hn::BitCast(du8, weights), du8, to + pass * kPassBytes + step * kStepBytes + p * kVectorBytes);
+        sums[pass] = DotStep(sums[pass], ones, weights);
+      };
+      for (int unit = 0; unit < kUnitsPerBlock; ++unit) {
+        const uint8_t* from = rows + p * kLanes * stride + (block * kUnitsPerBlock + unit) * 16;
+        const auto r0 = hn::BitCast(du32, LoadUnits(du8, from, 4 * stride));
+        const auto r1 = hn::BitCast(du32, LoadUnits(du8, from + stride, 4 * stride));
+        const auto r2 = hn::BitCast(du32, LoadUnits(du8, from + 2 * stride, 4 * stride));
+        const auto r3 = hn::BitCast(du32, LoadUnits(du8, from + 3 * stride, 4 * stride));
+        const auto a = hn::BitCast(du64, hn::InterleaveLower(du32, r0, r1));
+        const auto b = hn::BitCast(du64, hn::InterleaveLower(du32, r2, r3));
+        const auto c = hn::BitCast(du64, hn::InterleaveUpper(du32, r0, r1));
+        const auto d = hn::BitCast(du64, hn::InterleaveUpper(du32, r2, r3));
+        const VU8 words[4] = {hn::BitCast(du8, hn::InterleaveLower(du64, a, b)),
+                              hn::BitCast(du8, hn::InterleaveUpper(du64, a, b)),
+                              hn::BitCast(du8, hn::InterleaveLower(du64, c, d)),
+                              hn::BitCast(du8, hn::InterleaveUpper(du64, c, d))};
+        for (int i = 0; i < 4; ++i) {
+          if constexpr (kW8 && kDot8) {
+            emit(0, unit * 4 + i, hn::BitCast(di8, hn::Xor(words[i], hn::Set(du8, uint8_t{128}))));
+            continue;
+          }
+          const VI8 low = hn::Sub(hn::BitCast(di8, hn::And(words[i], mask)), eight);
+          const VU8 upper = hn::And(hn::BitCast(du8, hn::ShiftRight<4>(hn::BitCast(du16, words[i]))), mask);
+          const VI8 high = hn::Sub(hn::BitCast(di8, upper), eight);
+          if constexpr (kW8) {
+            emit(0, unit * 4 + i, high);
+            emit(kPasses<kW8> - 1, unit * 4 + i, low);
+          } else {  // even elements (low nibbles) meet the first half of a line
+            emit(0, i, low);
+            emit(0, 4 + i, high);
+          }
         }
+      }
+      for (int pass = 0; pass < kPasses<kW8>; ++pass) {
+        const VI32 sum = WidenAcc(sums[pass]);
+        hn::StoreU(hn::BitCast(du8, hn::Neg(hn::ShiftLeft<7>(sum))), du8,
+                   to + pass * kPassBytes + 8 * kStepBytes + p * kVectorBytes);
       }
     }
   }
 }
 
-HWY_INLINE VI8 BroadcastFour(const int8_t* from) {
+HWY_INLINE VU8 BroadcastFour(const int8_t* from) {
   int32_t word;
   std::memcpy(&word, from, sizeof(word));
-  return hn::BitCast(di8, hn::Set(di32, word));
+  return hn::BitCast(du8, hn::Set(di32, word));
 }
 
-// Digit sums of one block for kR vectors of rows and kT tokens.
+// One plane of one pass of a block: sum[r][t] += sum over 32 inputs of weight * activation byte.
+template <int kR, int kT>
+HWY_INLINE void AddPlane(const uint8_t* const* HWY_RESTRICT tile, int64_t offset, const int8_t* const* HWY_RESTRICT lines,
+                         int64_t line, VI32 (&sum)[kR][kT]) {
+#if HWY_TARGET == HWY_AVX3_DL
+  // The instruction adds to int32 lanes: no second accumulator.
+  HWY_UNROLL(8)
+  for (int step = 0; step < 8; ++step) {
+    VI8 w[kR];
+    HWY_UNROLL(2)
+    for (int r = 0; r < kR; ++r) {
+      w[r] = hn::BitCast(di8, hn::LoadU(du8, tile[r] + offset + step * kStepBytes));
+    }
+    HWY_UNROLL(6)
+    for (int t = 0; t < kT; ++t) {
+      const VU8 a = BroadcastFour(lines[t] + line + 4 * step);
+      HWY_UNROLL(2)
+      for (int r = 0; r < kR; ++r) sum[r][t] = DotStep(sum[r][t], a, w[r]);
+    }
+  }
+#else
+  DotAcc acc[kR][kT];
+  HWY_UNROLL(2)
+  for (int r = 0; r < kR; ++r) {
+    HWY_UNROLL(6)
+    for (int t = 0; t < kT; ++t) acc[r][t] = DotZero();
+  }
+  HWY_UNROLL(8)
+  for (int step = 0; step < 8; ++step) {
+    VI8 w[kR];
+    HWY_UNROLL(2)
+    for (int r = 0; r < kR; ++r) {
+      w[r] = hn::BitCast(di8, hn::LoadU(du8, tile[r] + offset + step * kStepBytes));
+    }
+    HWY_UNROLL(6)
+    for (int t = 0; t < kT; ++t) {
+      const VU8 a = BroadcastFour(lines[t] + line + 4 * step);
+      HWY_UNROLL(2)
+      for (int r = 0; r < kR; ++r) acc[r][t] = DotStep(acc[r][t], a, w[r]);
+    }
+  }
+  HWY_UNROLL(2)
+  for (int r = 0; r < kR; ++r) {
+    HWY_UNROLL(6)
+    for (int t = 0; t < kT; ++t) sum[r][t] = hn::Add(sum[r][t], WidenAcc(acc[r][t]));
+  }
+#endif
+}
+
+template <int kR, int kT>
+HWY_INLINE void ShiftAll(VI32 (&sum)[kR][kT]) {
+  HWY_UNROLL(2)
+  for (int r = 0; r < kR; ++r) {
+    HWY_UNROLL(6)
+    for (int t = 0; t < kT; ++t) sum[r][t] = hn::ShiftLeft<8>(sum[r][t]);
+  }
+}
+
+// Sums of one block for kR vectors of rows and kT tokens: sum[r][t] += sum of (u - 8 or 128) * q. For 8-bit weights in two passes
+// the last `+ 8 * sum of q` is left to the caller. The digits are joined on the way: |sum| < 2^31 for up to 128 inputs.
 template <bool kW8, int kPlanes, int kR, int kT>
-HWY_INLINE void BlockSums(const uint8_t* const* HWY_RESTRICT tile, int64_t block, const int8_t* const* HWY_RESTRICT lines,
-                          VI32 (&high)[kR][kT], VI32 (&low)[kR][kT]) {
+HWY_INLINE void AddBlock(const uint8_t* const* HWY_RESTRICT tile, int64_t block, const int8_t* const* HWY_RESTRICT lines,
+                         VI32 (&total)[kR][kT], bool first) {
   constexpr int64_t kLine = kBlock * kPlanes;
-  constexpr int kPasses = kSteps<kW8> / 8;
-  for (int pass = 0; pass < kPasses; ++pass) {
-    DotAcc h[kR][kT];
-    DotAcc l[kR][kT];
-    HWY_UNROLL(4)
+  const int64_t line = block * kLine;
+  HWY_UNROLL(2)
+  for (int pass = 0; pass < kPasses<kW8>; ++pass) {
+    const int64_t offset = block * kTileBlockBytes<kW8> + pass * kPassBytes;
+    VI32 sum[kR][kT];
+    HWY_UNROLL(2)
     for (int r = 0; r < kR; ++r) {
-      HWY_UNROLL(4)
+      const VI32 constant = hn::BitCast(di32, hn::LoadU(du8, tile[r] + offset + 8 * kStepBytes));
+      HWY_UNROLL(6)
+      for (int t = 0; t < kT; ++t) sum[r][t] = constant;
+    }
+    AddPlane<kR, kT>(tile, offset, lines, line, sum);
+    if constexpr (kPlanes == 2) {
+      ShiftAll<kR, kT>(sum);
+      AddPlane<kR, kT>(tile, offset, lines, line + kBlock, sum);
+    }
+    HWY_UNROLL(2)
+    for (int r = 0; r < kR; ++r) {
+      HWY_UNROLL(6)
       for (int t = 0; t < kT; ++t) {
-        l[r][t] = DotZero();
-        if constexpr (kPlanes == 2) h[r][t] = DotZero();
+        if (kPasses<kW8> == 2 && pass == 0) sum[r][t] = hn::ShiftLeft<4>(sum[r][t]);
+        total[r][t] = first && pass == 0 ? sum[r][t] : hn::Add(total[r][t], sum[r][t]);
       }
     }
-    const int64_t offset = (block * kSteps<kW8> + pass * 8) * kStepBytes;
-    HWY_UNROLL(8)
-    for (int step = 0; step < 8; ++step) {
-      VU8 w[kR];
-      HWY_UNROLL(4)
-      for (int r = 0; r < kR; ++r) w[r] = hn::LoadU(du8, tile[r] + offset + step * kStepBytes);
-      HWY_UNROLL(4)
-      for (int t = 0; t < kT; ++t) {
-        const int8_t* line = lines[t] + block * kLine + 4 * step;
-        const VI8 a_low = BroadcastFour(line + (kPlanes - 1) * kBlock);
-        HWY_UNROLL(4)
-        for (int r = 0; r < kR; ++r) l[r][t] = DotStep(l[r][t], w[r], a_low);
-        if constexpr (kPlanes == 2) {
-          const VI8 a_high = BroadcastFour(line);
-          HWY_UNROLL(4)
-          for (int r = 0; r < kR; ++r) h[r][t] = DotStep(h[r][t], w[r], a_high);
+  }
+}
+
+// The same with the digit sums kept apart, for whole rows. high counts -128 * weights per block, low nothing.
+template <bool kW8, int kPlanes, int kR, int kT>
+HWY_INLINE void AddBlockDigits(const uint8_t* const* HWY_RESTRICT tile, int64_t block,
+                               const int8_t* const* HWY_RESTRICT lines, VI32 (&high)[kR][kT], VI32 (&low)[kR][kT]) {
+  constexpr int64_t kLine = kBlock * kPlanes;
+  const int64_t line = block * kLine;
+  HWY_UNROLL(2)
+  for (int pass = 0; pass < kPasses<kW8>; ++pass) {
+    const int64_t offset = block * kTileBlockBytes<kW8> + pass * kPassBytes;
+    VI32 part[kR][kT];
+    const auto add = [&](VI32(&to)[kR][kT], int64_t at, bool with_constant) {
+      HWY_UNROLL(2)
+      for (int r = 0; r < kR; ++r) {
+        const VI32 constant =
+            with_constant ? hn::BitCast(di32, hn::LoadU(du8, tile[r] + offset + 8 * kStepBytes)) : hn::Zero(di32);
+        HWY_UNROLL(6)
+        for (int t = 0; t < kT; ++t) part[r][t] = constant;
+      }
+      AddPlane<kR, kT>(tile, offset, lines, at, part);
+      HWY_UNROLL(2)
+      for (int r = 0; r < kR; ++r) {
+        HWY_UNROLL(6)
+        for (int t = 0; t < kT; ++t) {
+          if (kPasses<kW8> == 2 && pass == 0) part[r][t] = hn::ShiftLeft<4>(part[r][t]);
+          to[r][t] = hn::Add(to[r][t], part[r][t]);
         }
       }
-    }
-    HWY_UNROLL(4)
-    for (int r = 0; r < kR; ++r) {
-      HWY_UNROLL(4)
-      for (int t = 0; t < kT; ++t) {
-        VI32 wide_low = WidenAcc(l[r][t]);
-        VI32 wide_high = kPlanes == 2 ? WidenAcc(h[r][t]) : wide_low;
-        if (kPasses == 2 && pass == 0) {
-          wide_low = hn::ShiftLeft<4>(wide_low);
-          wide_high = hn::ShiftLeft<4>(wide_high);
-        }
-        low[r][t] = hn::Add(low[r][t], wide_low);
-        if constexpr (kPlanes == 2) high[r][t] = hn::Add(high[r][t], wide_high);
-      }
+    };
+    if constexpr (kPlanes == 2) {
+      add(high, line, true);
+      add(low, line + kBlock, false);
+    } else {
+      add(low, line, true);
     }
   }
 }
@@ -512,84 +627,80 @@ template <bool kW8, int kPlanes, int kR, int kT>
 void GemmCell(const QuantMatrix& w, const QuantActivations& x, const uint8_t* const* tile, const TileScales* scales,
               const int64_t* index, int64_t token, float* const* out, int64_t ldo) {
   constexpr bool kBlockScale = kPlanes == 1;
+  constexpr int32_t kBase = kW8 ? 128 : 8;                           // the zero taken off in the tile
+  constexpr int32_t kRest = kPasses<kW8> == 2 ? 8 : 0;               // and what two passes leave to add per unit of q
   const int64_t blocks = w.cols() / kBlock;
+  const int64_t group_blocks = w.group() / kBlock;
   const int8_t* lines[kT];
   for (int t = 0; t < kT; ++t) lines[t] = x.Lines(token + t);
   VF32 acc[kR][kT];
-  VI32 high[kR][kT];
-  VI32 low[kR][kT];
+  HWY_UNROLL(2)
   for (int r = 0; r < kR; ++r) {
-    for (int t = 0; t < kT; ++t) {
-      acc[r][t] = hn::Zero(df32);
-      high[r][t] = low[r][t] = hn::Zero(di32);
-    }
+    HWY_UNROLL(6)
+    for (int t = 0; t < kT; ++t) acc[r][t] = hn::Zero(df32);
   }
   if (w.per_channel()) {
-    for (int64_t block = 0; block < blocks; ++block) BlockSums<kW8, kPlanes, kR, kT>(tile, block, lines, high, low);
+    VI32 high[kR][kT];
+    VI32 low[kR][kT];
+    for (int r = 0; r < kR; ++r) {
+      for (int t = 0; t < kT; ++t) high[r][t] = low[r][t] = hn::Zero(di32);
+    }
+    for (int64_t b = 0; b < blocks; ++b) AddBlockDigits<kW8, kPlanes, kR, kT>(tile, b, lines, high, low);
     for (int r = 0; r < kR; ++r) {
       for (int t = 0; t < kT; ++t) {
-        acc[r][t] = CloseRow(high[r][t], low[r][t], x.SumHi(token + t), x.SumLo(token + t), scales[r], index[r]);
+        acc[r][t] = CloseLong(acc[r][t], high[r][t], low[r][t], x.RowSum(token + t), kBase + kRest, scales[r], index[r]);
+      }
+    }
+  } else if (kRest == 0 && scales[0].zero == ZeroKind::kSymmetric && (kBlockScale || group_blocks == 1)) {
+    // The common case, kept tight: symmetric weights, one block per sum.
+    for (int64_t block = 0; block < blocks; ++block) {
+      VI32 sum[kR][kT];
+      AddBlock<kW8, kPlanes, kR, kT>(tile, block, lines, sum, true);
+      const int64_t group = kBlockScale ? block / group_blocks : block;
+      HWY_UNROLL(2)
+      for (int r = 0; r < kR; ++r) {
+        const VF32 scale = LoadScales(scales[r].scales_f16, scales[r].scales_f32, group * kTileRows + index[r]);
+        HWY_UNROLL(6)
+        for (int t = 0; t < kT; ++t) {
+          VF32 weight = scale;
+          if constexpr (kBlockScale) weight = hn::Mul(scale, hn::Set(df32, x.BlockScales(token + t)[block]));
+          acc[r][t] = hn::MulAdd(hn::ConvertTo(df32, sum[r][t]), weight, acc[r][t]);
+        }
       }
     }
   } else {
-    const int64_t group_blocks = w.group() / kBlock;
     const int64_t close_blocks = kBlockScale ? 1 : group_blocks;
-    const VF32 k256 = hn::Set(df32, 256.0F);
-    int64_t group = 0;
     for (int64_t first = 0; first < blocks; first += close_blocks) {
+      VI32 sum[kR][kT];
+      AddBlock<kW8, kPlanes, kR, kT>(tile, first, lines, sum, true);
+      for (int64_t b = 1; b < close_blocks; ++b) AddBlock<kW8, kPlanes, kR, kT>(tile, first + b, lines, sum, false);
       for (int r = 0; r < kR; ++r) {
-        for (int t = 0; t < kT; ++t) high[r][t] = low[r][t] = hn::Zero(di32);
-      }
-      for (int64_t b = 0; b < close_blocks; ++b) BlockSums<kW8, kPlanes, kR, kT>(tile, first + b, lines, high, low);
-      if (kBlockScale) group = first / group_blocks;
-      for (int r = 0; r < kR; ++r) {
-        const int64_t at = group * kTileRows + index[r];
         const TileScales& s = scales[r];
-        const VF32 scale = LoadScales(s.scales_f16, s.scales_f32, at);
+        const int64_t at = first / group_blocks * kTileRows + index[r];
+        const VI32 zero = s.zero == ZeroKind::kZeroPoint
+                              ? LoadZeroPoints(s.zero_points + at)
+                              : hn::Set(di32, s.zero == ZeroKind::kMin ? 0 : s.symmetric_zero);
+        const VI32 off = hn::Sub(zero, hn::Set(di32, kBase + kRest));
         for (int t = 0; t < kT; ++t) {
           const int32_t* sums = x.BlockSums(token + t) + first;
           int32_t ones = sums[0];
           for (int64_t b = 1; b < close_blocks; ++b) ones += sums[b];
-          if (HWY_UNLIKELY(s.zero != ZeroKind::kSymmetric || group_blocks > 4)) {
-            // The general closing; long groups keep their digits apart.
-            VI32 h = high[r][t];
-            VI32 l = low[r][t];
-            int32_t ones_high = 0;
-            int32_t ones_low = ones;
-            if (kPlanes == 2) {
-              ones_high = (ones + 128) >> 8;  // any split with the same 256 * high + low closes to the same value
-              ones_low = ones - ones_high * 256;
-            }
-            if (s.zero != ZeroKind::kMin) {
-              const VI32 zero = s.zero == ZeroKind::kSymmetric ? hn::Set(di32, s.symmetric_zero)
-                                                               : LoadZeroPoints(s.zero_points + at);
-              h = hn::Sub(h, hn::Mul(zero, hn::Set(di32, ones_high)));
-              l = hn::Sub(l, hn::Mul(zero, hn::Set(di32, ones_low)));
-            }
-            const VF32 factor = hn::Set(df32, kBlockScale ? x.BlockScales(token + t)[first] : 1.0F);
-            const VF32 sum = kPlanes == 2 ? hn::MulAdd(k256, hn::ConvertTo(df32, h), hn::ConvertTo(df32, l))
-                                          : hn::ConvertTo(df32, l);
-            acc[r][t] = hn::MulAdd(sum, kBlockScale ? hn::Mul(scale, factor) : scale, acc[r][t]);
-            if (s.zero == ZeroKind::kMin) {
-              const VF32 min = LoadScales(s.mins_f16, s.mins_f32, at);
-              acc[r][t] = hn::MulAdd(hn::Set(df32, static_cast<float>(ones)), kBlockScale ? hn::Mul(min, factor) : min,
-                                     acc[r][t]);
-            }
-            continue;
+          const VI32 exact = hn::Sub(sum[r][t], hn::Mul(off, hn::Set(di32, ones)));
+          const VF32 factor = hn::Set(df32, kBlockScale ? x.BlockScales(token + t)[first] : 1.0F);
+          VF32 weight = LoadScales(s.scales_f16, s.scales_f32, at);
+          if constexpr (kBlockScale) weight = hn::Mul(weight, factor);
+          acc[r][t] = hn::MulAdd(hn::ConvertTo(df32, exact), weight, acc[r][t]);
+          if (s.zero == ZeroKind::kMin) {
+            VF32 min = LoadScales(s.mins_f16, s.mins_f32, at);
+            if constexpr (kBlockScale) min = hn::Mul(min, factor);
+            acc[r][t] = hn::MulAdd(hn::Set(df32, static_cast<float>(ones)), min, acc[r][t]);
           }
-          VI32 sum = low[r][t];
-          if constexpr (kPlanes == 2) sum = hn::Add(hn::ShiftLeft<8>(high[r][t]), sum);
-          sum = hn::Sub(sum, hn::Set(di32, s.symmetric_zero * ones));
-          VF32 weight = scale;
-          if constexpr (kBlockScale) weight = hn::Mul(scale, hn::Set(df32, x.BlockScales(token + t)[first]));
-          acc[r][t] = hn::MulAdd(hn::ConvertTo(df32, sum), weight, acc[r][t]);
         }
       }
-      ++group;
     }
   }
+  const bool scaled = x.scale_kind() == ActivationScale::kPerToken;
   for (int t = 0; t < kT; ++t) {
-    const bool scaled = x.scale_kind() == ActivationScale::kPerToken;
     const VF32 token_scale = hn::Set(df32, x.TokenScale(token + t));
     for (int r = 0; r < kR; ++r) {
       hn::StoreU(scaled ? hn::Mul(acc[r][t], token_scale) : acc[r][t], df32, out[r] + t * ldo);
@@ -617,12 +728,12 @@ void GemvTiles(const QuantProduct& product, const QuantActivations& x, int64_t b
 
 // Tiles are taken two at a time on 512-bit vectors, so that each broadcast input serves two multiply-adds.
 constexpr int kGemmRows = kLanes == kTileRows ? 2 : 1;  // vectors of rows per cell
-constexpr int kGemmTokens = kVectorBytes == 64 ? 4 : (kVectorBytes == 32 ? 3 : 4);
+constexpr int kGemmTokens = kVectorBytes == 64 ? 6 : 4;
 
 template <bool kW8, int kPlanes>
 void GemmTiles(const QuantProduct& product, const QuantActivations& x, int64_t begin, int64_t end, uint8_t* scratch) {
   const QuantMatrix& w = *product.weights;
-  const int64_t tile_bytes = w.cols() / kBlock * kSteps<kW8> * kStepBytes;
+  const int64_t tile_bytes = w.cols() / kBlock * kTileBlockBytes<kW8>;
   const int64_t tokens = x.rows();
   constexpr int64_t kTilesAtOnce = kGemmRows == 2 ? 2 : 1;
   HWY_ALIGN float cell[kTilesAtOnce * kTileRows * kGemmTokens];
@@ -635,7 +746,9 @@ void GemmTiles(const QuantProduct& product, const QuantActivations& x, int64_t b
     const int64_t first = tile * kTileRows;
     const int64_t count = std::min(tiles * kTileRows, w.rows() - first);
     for (int64_t token = 0; token < tokens;) {
-      const int64_t nt = std::min<int64_t>(kGemmTokens, tokens - token);
+      // Six at a time on 512-bit vectors, unless that leaves a thin rest.
+      const int64_t rest = tokens - token;
+      const int64_t nt = kGemmTokens == 6 && pair && (rest >= 9 || rest == 6) ? 6 : std::min<int64_t>(4, rest);
       const int vectors = pair ? 1 : kParts * static_cast<int>(tiles);  // cells along the rows
       for (int v = 0; v < vectors; ++v) {
         const int64_t part = v % kParts * kLanes;
@@ -645,6 +758,7 @@ void GemmTiles(const QuantProduct& product, const QuantActivations& x, int64_t b
         constexpr int64_t kLdc = kTilesAtOnce * kTileRows;
         if (pair) {
           switch (nt) {
+            case 6: GemmCell<kW8, kPlanes, kGemmRows, kGemmTokens>(w, x, base, scales, index, token, out, kLdc); break;
             case 4: GemmCell<kW8, kPlanes, kGemmRows, 4>(w, x, base, scales, index, token, out, kLdc); break;
             case 3: GemmCell<kW8, kPlanes, kGemmRows, 3>(w, x, base, scales, index, token, out, kLdc); break;
             case 2: GemmCell<kW8, kPlanes, kGemmRows, 2>(w, x, base, scales, index, token, out, kLdc); break;
@@ -671,8 +785,7 @@ void GemmTiles(const QuantProduct& product, const QuantActivations& x, int64_t b
 void MultiplyTiles(const QuantProduct& product, const QuantActivations& x, int64_t begin, int64_t end, uint8_t* scratch) {
   const bool w8 = product.weights->bits() == 8;
   const bool two = x.planes() == 2;
-  const bool long_groups = !product.weights->per_channel() && product.weights->group() > 128;
-  if (x.rows() == 1 && !long_groups) {
+  if (x.rows() == 1) {
     if (w8) {
       two ? GemvTiles<true, 2>(product, x, begin, end) : GemvTiles<true, 1>(product, x, begin, end);
     } else {
@@ -688,15 +801,15 @@ void MultiplyTiles(const QuantProduct& product, const QuantActivations& x, int64
 }
 
 int64_t ScratchBytes(int64_t cols, int weight_bits) {
-  return 2 * (cols / kBlock) * (weight_bits == 8 ? kSteps<true> : kSteps<false>)*kStepBytes;
+  return 2 * (cols / kBlock) * (weight_bits == 8 ? kTileBlockBytes<true> : kTileBlockBytes<false>);
 }
 
 const char* TargetName() { return hwy::TargetName(HWY_TARGET); }
 
 // Quantizes one token; see QuantActivations::Quantize. Outputs: lines, one sum per block, digit sums of the row.
-void QuantizeToken(const float* HWY_RESTRICT x, int64_t cols, bool two_planes, bool block_scale, bool nibble_order,
+void QuantizeToken(const float* HWY_RESTRICT x, int64_t cols, bool two_planes, bool block_scale, bool nibble_order, bool bytes,
                    int8_t* HWY_RESTRICT lines, int32_t* HWY_RESTRICT sums, float* HWY_RESTRICT block_scales,
-                   float* HWY_RESTRICT token_scale, int32_t* HWY_RESTRICT row_sums) {
+                   float* HWY_RESTRICT token_scale, int64_t* HWY_RESTRICT row_sum) {
   const hn::Rebind<int8_t, DI32> d8;
   constexpr int64_t n = kLanes;
   const float limit = two_planes ? 32639.0F : 127.0F;
@@ -727,8 +840,9 @@ void QuantizeToken(const float* HWY_RESTRICT x, int64_t cols, bool two_planes, b
   if (!block_scale) set_scale(largest(x, cols));
   *token_scale = block_scale ? 1.0F : scale;
   const int64_t line_bytes = kBlock * (two_planes ? 2 : 1);
-  int64_t total_high = 0;
-  int64_t total_low = 0;
+  int64_t total = 0;
+  const hn::Rebind<uint8_t, DI32> d_u8;
+  const VF32 factor_limit = hn::Set(df32, limit);
   for (int64_t block = 0; block < cols / kBlock; ++block) {
     const float* from = x + block * kBlock;
     if (block_scale) {
@@ -738,19 +852,28 @@ void QuantizeToken(const float* HWY_RESTRICT x, int64_t cols, bool two_planes, b
     int8_t* line = lines + block * line_bytes;
     int8_t* low_plane = line + (two_planes ? kBlock : 0);
     const VF32 factor = hn::Set(df32, inverse);
-    VI32 sum_high = hn::Zero(di32);
-    VI32 sum_low = hn::Zero(di32);
+    VI32 sum = hn::Zero(di32);
     const auto emit = [&](VF32 v, int64_t at) {
-      VI32 q = hn::NearestInt(hn::Mul(v, factor));
-      q = hn::Min(hn::Max(q, min_q), max_q);
+      // Clamped as floats first: an integer conversion of a huge value (the scale is NaN then anyway) is not defined.
+      VF32 scaled = hn::Mul(v, factor);
+      scaled = hn::Max(hn::Min(scaled, factor_limit), hn::Neg(factor_limit));
+      const VI32 q = hn::Min(hn::Max(hn::NearestInt(scaled), min_q), max_q);
+      sum = hn::Add(sum, q);
+      if (bytes) {
+        const VI32 offset = hn::Add(q, hn::Set(di32, two_planes ? 32768 : 128));
+        if (two_planes) {
+          hn::StoreU(hn::DemoteTo(d_u8, hn::ShiftRight<8>(offset)), d_u8, reinterpret_cast<uint8_t*>(line + at));
+        }
+        hn::StoreU(hn::DemoteTo(d_u8, hn::And(offset, hn::Set(di32, 255))), d_u8,
+                   reinterpret_cast<uint8_t*>(low_plane + at));
+        return;
+      }
       VI32 low = q;
       if (two_planes) {
         const VI32 high = hn::ShiftRight<8>(hn::Add(q, hn::Set(di32, 128)));
         low = hn::Sub(q, hn::ShiftLeft<8>(high));
-        sum_high = hn::Add(sum_high, high);
         hn::StoreU(hn::DemoteTo(d8, high), d8, line + at);
       }
-      sum_low = hn::Add(sum_low, low);
       hn::StoreU(hn::DemoteTo(d8, low), d8, low_plane + at);
     };
     if (nibble_order) {
@@ -764,14 +887,10 @@ void QuantizeToken(const float* HWY_RESTRICT x, int64_t cols, bool two_planes, b
     } else {
       for (int64_t k = 0; k < kBlock; k += n) emit(hn::LoadU(df32, from + k), k);
     }
-    const int32_t high = two_planes ? hn::GetLane(hn::SumOfLanes(di32, sum_high)) : 0;
-    const int32_t low = hn::GetLane(hn::SumOfLanes(di32, sum_low));
-    sums[block] = 256 * high + low;
-    total_high += high;
-    total_low += low;
+    sums[block] = hn::GetLane(hn::SumOfLanes(di32, sum));
+    total += sums[block];
   }
-  row_sums[0] = static_cast<int32_t>(total_high);
-  row_sums[1] = static_cast<int32_t>(total_low);
+  *row_sum = total;
 }
 
 }  // namespace HWY_NAMESPACE
@@ -801,7 +920,7 @@ void QuantActivations::Quantize(const float* x, int64_t rows, int64_t cols, int6
   const auto n = static_cast<size_t>(rows);
   lines_.resize(n * static_cast<size_t>(line_stride_));
   sums_.resize(n * static_cast<size_t>(blocks()));
-  row_sums_.resize(2 * n);
+  row_sums_.resize(n);
   token_scales_.resize(n);
   block_scales_.resize(scale == ActivationScale::kPerBlock ? n * static_cast<size_t>(blocks()) : 0);
   const auto one = [&](int64_t row, int) {
@@ -809,9 +928,9 @@ void QuantActivations::Quantize(const float* x, int64_t rows, int64_t cols, int6
     const int64_t used = blocks() * kBlock * planes();
     std::memset(lines + used, 0, static_cast<size_t>(line_stride_ - used));
     HWY_DYNAMIC_DISPATCH(QuantizeToken)
-    (x + row * ldx, cols, bits == ActivationBits::k16, scale == ActivationScale::kPerBlock, weight_bits == 4, lines,
+    (x + row * ldx, cols, bits == ActivationBits::k16, scale == ActivationScale::kPerBlock, weight_bits == 4, rows > 1, lines,
      sums_.data() + row * blocks(), block_scales_.empty() ? nullptr : block_scales_.data() + row * blocks(),
-     token_scales_.data() + row, row_sums_.data() + 2 * row);
+     token_scales_.data() + row, row_sums_.data() + row);
   };
   if (pool != nullptr && rows > 1) {
     pool->Run(rows, one);
@@ -836,7 +955,7 @@ void QuantMatMul(std::span<const QuantProduct> products, const QuantActivations&
   for (const auto& product : products) tasks += (product.weights->tiles() + chunk - 1) / chunk;
 
   const int64_t scratch_bytes =
-      one_token && products[0].weights->group() <= 128 ? 0 : HWY_DYNAMIC_DISPATCH(ScratchBytes)(x.cols(), x.weight_bits());
+      one_token ? 0 : HWY_DYNAMIC_DISPATCH(ScratchBytes)(x.cols(), x.weight_bits());
   std::vector<std::vector<uint8_t>> scratch(static_cast<size_t>(pool.threads()));
   pool.Run(tasks, [&](int64_t task, int thread) {
     size_t index = 0;

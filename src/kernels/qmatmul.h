@@ -3,21 +3,20 @@
 // Definition. Every implementation (scalar reference, every instruction set, one row or many, any thread count) computes
 // exactly the same bits, because all integer work is exact and the float work has one fixed order:
 //
-//   activations  x[k] ~ sa * (256 * hi[k] + lo[k])       hi, lo int8; 16-bit: one sa per token
-//                x[k] ~ sa[k / 32] * lo[k]               8-bit, grouped weights: one sa per 32 inputs
-//                x[k] ~ sa * lo[k]                       8-bit, per-channel weights: one sa per token
-//   weights      w[k] ~ s * (u[k] - z)                   u unsigned 4 or 8 bits; symmetric: z = 8 or 128
-//                w[k] ~ s * u[k] + m                     with a float minimum (exact form of GGUF's Q4_1 and Q4_K)
-//   per group g  H = sum (u - z) * hi, L = sum (u - z) * lo          exact int32 for up to 32,768 inputs
-//                f = fma(256, float(H), float(L))                    (8-bit: float(L))
-//                acc = fma(f, s[g], acc)       in ascending g from acc = 0      (8-bit grouped: s[g] * sa[g] for s[g])
-//                with a minimum, u stands for u - z and acc = fma(A, m[g], acc) follows, A the same sum with u = 1
-//   result       y = acc * sa                                                   (8-bit grouped: y = acc)
+//   activations  x[k] ~ sa * q[k]        16-bit: q in [-32639, 32639], one sa per token
+//                x[k] ~ sa[k / 32] * q[k] 8-bit, grouped weights: q in [-127, 127], one sa per 32 inputs
+//                x[k] ~ sa * q[k]         8-bit, per-channel weights: one sa per token
+//   weights      w[k] ~ s * (u[k] - z)    u unsigned 4 or 8 bits; symmetric: z = 8 or 128
+//                w[k] ~ s * u[k] + m      with a float minimum (exact form of GGUF's Q4_1 and Q4_K); z = 0
+//   per group g  I = sum of (u - z) * q   an exact integer for up to 32,768 inputs
+//                acc = fma(float(I), s[g], acc)       in ascending g from acc = 0   (8-bit grouped: s[g] * sa[g] for s[g])
+//                with a minimum, acc = fma(float(A), m[g], acc) follows, A the sum of q         (likewise m[g] * sa[g])
+//   result       y = acc * sa                                                       (8-bit grouped: y = acc)
 //
 // A group is `group` inputs, or the whole row when weights have one scale per output channel. With 8-bit activations the
-// sums of a grouped matrix are taken per 32 inputs. The two int8 digits of an activation let 16-bit activations run on
-// 8-bit multiply-add instructions without rounding or overflow (|H|, |L| <= 15 * 128 * 32768 < 2^31 for 4-bit weights,
-// 255 * 128 * 32768 < 2^31 for 8-bit ones).
+// sums of a grouped matrix are taken per 32 inputs. float() rounds an integer once, to nearest even.
+//
+// 16-bit activations run on 8-bit multiply-add instructions as two 8-bit digits, without rounding or overflow.
 #pragma once
 
 #include <cstddef>
@@ -130,17 +129,18 @@ class QuantActivations {
   int weight_bits() const { return weight_bits_; }
   int64_t blocks() const { return cols_ / kBlock; }
 
-  // One line of 32 * planes() bytes per block: the hi digits (16-bit only), then the lo digits. For 4-bit weights the even
-  // elements of each plane come first, then the odd ones, as the nibbles of a packed byte do.
+  // One line of 32 * planes() bytes per block: the high digits (16-bit only), then the low digits. For 4-bit weights the
+  // even elements of each plane come first, then the odd ones, as the nibbles of a packed byte do. The digits suit the kernel
+  // that reads them: one token has signed digits, q = 256 * high + low with both in [-128, 127]; several tokens have
+  // the bytes of q + 32768 (8-bit: q + 128).
   const int8_t* Lines(int64_t row) const { return lines_.data() + row * line_stride_; }
-  const int32_t* BlockSums(int64_t row) const { return sums_.data() + row * blocks(); }  // sum of 256 * hi + lo
+  const int32_t* BlockSums(int64_t row) const { return sums_.data() + row * blocks(); }  // sums of q
   const float* BlockScales(int64_t row) const { return block_scales_.data() + row * blocks(); }
   float TokenScale(int64_t row) const { return token_scales_[static_cast<size_t>(row)]; }  // 1 for kPerBlock
-  int32_t SumHi(int64_t row) const { return row_sums_[static_cast<size_t>(2 * row)]; }      // over the row
-  int32_t SumLo(int64_t row) const { return row_sums_[static_cast<size_t>(2 * row + 1)]; }
+  int64_t RowSum(int64_t row) const { return row_sums_[static_cast<size_t>(row)]; }        // sum of q over the row
 
-  // Scalar access for the reference path: digit `plane` (0 = lo, 1 = hi) of element k.
-  int Digit(int64_t row, int64_t k, int plane) const;
+  // Scalar access for the reference path: q of element k.
+  int Value(int64_t row, int64_t k) const;
 
  private:
   int64_t rows_ = 0, cols_ = 0, line_stride_ = 0;
@@ -148,7 +148,8 @@ class QuantActivations {
   ActivationScale scale_kind_ = ActivationScale::kPerToken;
   int weight_bits_ = 4;
   std::vector<int8_t> lines_;
-  std::vector<int32_t> sums_, row_sums_;
+  std::vector<int32_t> sums_;
+  std::vector<int64_t> row_sums_;
   std::vector<float> block_scales_, token_scales_;
 };
 

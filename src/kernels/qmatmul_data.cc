@@ -23,15 +23,16 @@ float HalfToFloat(uint16_t bits) {
   return value;
 }
 
-// [rows, groups] row-major -> tiles of 16 rows, group after group; missing rows of the last tile are zero.
+// [rows, groups / repeat] row-major -> tiles of 16 rows, group after group, each source group `repeat` times; missing rows of
+// the last tile are zero.
 template <class T>
-std::vector<T> ToTiles(const T* source, int64_t rows, int64_t groups) {
+std::vector<T> ToTiles(const T* source, int64_t rows, int64_t groups, int64_t repeat) {
   const int64_t tiles = (rows + kTileRows - 1) / kTileRows;
   std::vector<T> out(static_cast<size_t>(tiles * kTileRows * groups));
   for (int64_t row = 0; row < rows; ++row) {
     T* tile = out.data() + (row / kTileRows) * kTileRows * groups + row % kTileRows;
-    const T* from = source + row * groups;
-    for (int64_t g = 0; g < groups; ++g) tile[g * kTileRows] = from[g];
+    const T* from = source + row * (groups / repeat);
+    for (int64_t g = 0; g < groups; ++g) tile[g * kTileRows] = from[g / repeat];
   }
   return out;
 }
@@ -42,14 +43,23 @@ QuantMatrix::QuantMatrix(const PackedWeights& w)
     : rows_(w.rows), cols_(w.cols), group_(w.group), bits_(w.bits), zero_(w.zero), data_(w.data) {
   assert(rows_ > 0 && cols_ > 0 && cols_ % kBlock == 0 && cols_ <= kMaxCols);
   assert(group_ % kBlock == 0 && cols_ % group_ == 0 && (bits_ == 4 || bits_ == 8));
-  if (w.scales_f16 != nullptr) {
-    scales_f16_ = ToTiles(w.scales_f16, rows_, groups());
-    if (zero_ == ZeroKind::kMin) mins_f16_ = ToTiles(w.mins_f16, rows_, groups());
-  } else {
-    scales_f32_ = ToTiles(w.scales_f32, rows_, groups());
-    if (zero_ == ZeroKind::kMin) mins_f32_ = ToTiles(w.mins_f32, rows_, groups());
+  // Sums of up to 128 inputs fit the kernels' int32 lanes with their digits joined: longer groups are cut, each part with
+  // the scale of the whole.
+  int64_t repeat = 1;
+  while (group_ < cols_ && group_ > 128) {
+    int64_t parts = 2;
+    while (group_ % (parts * kBlock) != 0) ++parts;
+    group_ /= parts;
+    repeat *= parts;
   }
-  if (zero_ == ZeroKind::kZeroPoint) zero_points_ = ToTiles(w.zero_points, rows_, groups());
+  if (w.scales_f16 != nullptr) {
+    scales_f16_ = ToTiles(w.scales_f16, rows_, groups(), repeat);
+    if (zero_ == ZeroKind::kMin) mins_f16_ = ToTiles(w.mins_f16, rows_, groups(), repeat);
+  } else {
+    scales_f32_ = ToTiles(w.scales_f32, rows_, groups(), repeat);
+    if (zero_ == ZeroKind::kMin) mins_f32_ = ToTiles(w.mins_f32, rows_, groups(), repeat);
+  }
+  if (zero_ == ZeroKind::kZeroPoint) zero_points_ = ToTiles(w.zero_points, rows_, groups(), repeat);
   const int64_t first = (tiles() - 1) * kTileRows;
   last_tile_.assign(static_cast<size_t>(kTileRows * row_bytes() + 64), 0);
   std::memcpy(last_tile_.data(), data_ + first * row_bytes(), static_cast<size_t>((rows_ - first) * row_bytes()));
@@ -91,43 +101,36 @@ void QuantMatrix::DequantizeRow(int64_t row, float* out) const {
   }
 }
 
-int QuantActivations::Digit(int64_t row, int64_t k, int plane) const {
+int QuantActivations::Value(int64_t row, int64_t k) const {
   const int8_t* line = Lines(row) + (k / kBlock) * kBlock * planes();
-  if (planes() == 2 && plane == 0) line += kBlock;  // hi digits come first
   const int64_t i = k % kBlock;
-  return weight_bits_ == 4 ? line[i / 2 + (i % 2) * (kBlock / 2)] : line[i];
+  const int64_t at = weight_bits_ == 4 ? i / 2 + (i % 2) * (kBlock / 2) : i;
+  const bool bytes = rows_ > 1;
+  const auto digit = [&](int64_t index) { return bytes ? static_cast<int>(static_cast<uint8_t>(line[index])) : static_cast<int>(line[index]); };
+  if (planes() == 1) return digit(at) - (bytes ? 128 : 0);
+  return 256 * digit(at) + digit(kBlock + at) - (bytes ? 32768 : 0);
 }
 
 void QuantMatMulReference(const QuantProduct& product, const QuantActivations& x) {
   const QuantMatrix& w = *product.weights;
   const bool blocked = x.scale_kind() == ActivationScale::kPerBlock;
   const int64_t span = blocked ? kBlock : w.group();  // inputs per exact integer sum
-  const bool with_min = w.zero() == ZeroKind::kMin;
   for (int64_t t = 0; t < x.rows(); ++t) {
     for (int64_t r = 0; r < w.rows(); ++r) {
       float acc = 0;
       for (int64_t k0 = 0; k0 < w.cols(); k0 += span) {
         const int64_t g = k0 / w.group();
         const int z = w.ZeroPoint(r, g);
-        int32_t high = 0;
-        int32_t low = 0;
-        int32_t ones_high = 0;
-        int32_t ones_low = 0;
+        int64_t sum = 0;
+        int64_t ones = 0;
         for (int64_t k = k0; k < k0 + span; ++k) {
-          const int u = w.ElementBits(r, k) - z;
-          low += u * x.Digit(t, k, 0);
-          ones_low += x.Digit(t, k, 0);
-          if (x.planes() == 2) {
-            high += u * x.Digit(t, k, 1);
-            ones_high += x.Digit(t, k, 1);
-          }
+          sum += static_cast<int64_t>(w.ElementBits(r, k) - z) * x.Value(t, k);
+          ones += x.Value(t, k);
         }
         const float factor = blocked ? x.BlockScales(t)[k0 / kBlock] : 1.0F;
-        const float sum = std::fma(256.0F, static_cast<float>(high), static_cast<float>(low));
-        acc = std::fma(sum, blocked ? w.Scale(r, g) * factor : w.Scale(r, g), acc);
-        if (with_min) {
-          const float ones = std::fma(256.0F, static_cast<float>(ones_high), static_cast<float>(ones_low));
-          acc = std::fma(ones, blocked ? w.Min(r, g) * factor : w.Min(r, g), acc);
+        acc = std::fma(static_cast<float>(sum), blocked ? w.Scale(r, g) * factor : w.Scale(r, g), acc);
+        if (w.zero() == ZeroKind::kMin) {
+          acc = std::fma(static_cast<float>(ones), blocked ? w.Min(r, g) * factor : w.Min(r, g), acc);
         }
       }
       product.out[t * product.ldo + r] = blocked ? acc : acc * x.TokenScale(t);

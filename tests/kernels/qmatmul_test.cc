@@ -125,7 +125,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Format{8, 32, ZeroKind::kSymmetric, false}, Format{8, 64, ZeroKind::kSymmetric, true},
                       Format{8, 128, ZeroKind::kZeroPoint, false}, Format{8, 0, ZeroKind::kSymmetric, false},
                       Format{8, 32, ZeroKind::kMin, true}, Format{4, 256, ZeroKind::kSymmetric, false},
-                      Format{8, 256, ZeroKind::kZeroPoint, false}));
+                      Format{8, 256, ZeroKind::kZeroPoint, false}, Format{4, 448, ZeroKind::kMin, true}));
 
 TEST(QuantMatMul, OneTokenEqualsManyAndAnyThreadCount) {
   for (const Format format : {Format{4, 32, ZeroKind::kSymmetric, false}, Format{4, 0, ZeroKind::kSymmetric, false},
@@ -178,14 +178,17 @@ TEST(QuantMatMul, NoOverflowAtTheLargestWidth) {
 }
 
 TEST(QuantActivations, SixteenBitErrorIsHalfAStep) {
-  const auto x = RandomActivations(1, 896, 21);
-  QuantActivations activations;
-  activations.Quantize(x.data(), 1, 896, 896, ActivationBits::k16, ActivationScale::kPerToken, 4, nullptr);
-  const float scale = activations.TokenScale(0);
+  const auto x = RandomActivations(2, 896, 21);
+  QuantActivations one;
+  QuantActivations two;
+  one.Quantize(x.data(), 1, 896, 896, ActivationBits::k16, ActivationScale::kPerToken, 4, nullptr);
+  two.Quantize(x.data(), 2, 896, 896, ActivationBits::k16, ActivationScale::kPerToken, 4, nullptr);
+  const float scale = one.TokenScale(0);
   for (int64_t k = 0; k < 896; ++k) {
-    const int q = 256 * activations.Digit(0, k, 1) + activations.Digit(0, k, 0);
+    const int q = one.Value(0, k);
     EXPECT_LE(std::abs(q), 32639);
     EXPECT_NEAR(static_cast<double>(q) * scale, x[static_cast<size_t>(k)], 0.5001 * scale);
+    EXPECT_EQ(two.Value(0, k), q);  // the digits differ, the integers do not
   }
 }
 
