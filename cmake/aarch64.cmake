@@ -4,6 +4,9 @@ set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)
 set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)
+# Highway's NEON target carries the attribute "+crypto"; without it as the baseline, functions that the compiler writes itself
+# (constructors of structures of vectors) cannot inline the vector types.
+set(CMAKE_CXX_FLAGS_INIT "-march=armv8-a+crypto")
 set(CMAKE_LIBRARY_ARCHITECTURE aarch64-linux-gnu)
 set(CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64)
 
