@@ -19,4 +19,5 @@ step "3/4 model $model"
 bin/pith pull "$model" >&2
 
 step "4/4 answer"
-exec bin/pith ask -m "$model" --stats "$question"
+# Not exec: "since the program starts" is to mean the program, not this script.
+bin/pith ask -m "$model" --stats "$question"
