@@ -35,11 +35,9 @@ Result<std::unique_ptr<TextModel>> LoadTextModel(const EngineFlags& flags) {
   options.engine.activations = flags.activations == "a8" ? kernels::ActivationBits::k8 : kernels::ActivationBits::k16;
   if (flags.weights == "f32") options.engine.adapter_type = FloatType::kF32;
   std::unique_ptr<ProgressBar> bar;
-  options.on_pack = [&](int64_t done, int64_t total) {
-    if (bar == nullptr) {
-      bar = std::make_unique<ProgressBar>("packing", static_cast<uint64_t>(total), ProgressUnit::kItems);
-    }
-    bar->Update(static_cast<uint64_t>(done));
+  options.on_pack = [&](uint64_t done, uint64_t total) {
+    if (bar == nullptr) bar = std::make_unique<ProgressBar>("packing", total);
+    bar->Update(done);
   };
   return TextModel::Load(path, options);
 }

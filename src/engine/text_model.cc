@@ -2,23 +2,48 @@
 
 #include <algorithm>
 
+#include "base/cache_folder.h"
+#include "model/pack_cache.h"
 #include "model/tokenizer_file.h"
 
 namespace pith {
+
+namespace {
+
+// Packed kernels work on multiples of 32 inputs; models of other widths (toys) run on floats.
+bool CanBePacked(const ModelConfig& config) {
+  return config.hidden % 32 == 0 && config.intermediate % 32 == 0 && config.heads * config.head_dim % 32 == 0;
+}
+
+}  // namespace
 
 Result<std::unique_ptr<TextModel>> TextModel::Load(const std::string& path, const TextModelOptions& options) {
   auto model = std::unique_ptr<TextModel>(new TextModel());
   model->path_ = path;
   PITH_ASSIGN(model->checkpoint_, Checkpoint::Open(path));
   EngineOptions engine = options.engine;
-  if (options.weights == "auto" || options.weights == "stored") {
-    engine.weights = WeightFormat::kStored;
-  } else if (options.weights == "bf16") {
-    engine.weights = WeightFormat::kBF16;
-  } else if (options.weights == "f32") {
-    engine.weights = WeightFormat::kF32;
-  } else {
-    return Error{ErrorCode::kInvalidArgument, "unknown weight format '" + options.weights + "'"};
+  engine.weights = options.weights == "f32"    ? WeightFormat::kF32
+                   : options.weights == "bf16" ? WeightFormat::kBF16
+                                               : WeightFormat::kStored;
+  const bool packed = model->checkpoint_->quantization().has_value();
+  const bool automatic = options.weights == "auto" && !packed && CanBePacked(model->checkpoint_->config());
+  const bool recipe_given = options.weights != "auto" && options.weights != "stored" && options.weights != "bf16" &&
+                            options.weights != "f32";
+  if (recipe_given && packed) {
+    return Error{ErrorCode::kInvalidArgument, "'" + path + "' is packed already: it runs as it is (--weights stored), or as "
+                                                  "bf16 or f32, not as " + options.weights};
+  }
+  if (automatic || recipe_given) {
+    PackRecipe recipe = DefaultRecipe();
+    if (recipe_given) {
+      PITH_ASSIGN(recipe, ParseRecipe(options.weights));
+    }
+    PITH_ASSIGN(const std::string cache, CacheRoot());
+    PackOptions pack;
+    pack.threads = options.engine.threads;
+    pack.on_progress = options.on_pack;
+    PITH_ASSIGN(const std::string dir, PackToCache(*model->checkpoint_, recipe, cache, pack));
+    PITH_ASSIGN(model->checkpoint_, Checkpoint::Open(dir));
   }
   PITH_ASSIGN(model->engine_, Engine::Load(model->checkpoint_, engine));
   PITH_ASSIGN(model->tokenizer_, CheckpointTokenizer(*model->checkpoint_));
