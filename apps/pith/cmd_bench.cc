@@ -9,6 +9,7 @@
 #include "json_output.h"
 #include "kernels/limits.h"
 #include "kernels/qmatmul.h"
+#include "kernels/self_test.h"
 #include "run_stats.h"
 
 namespace pith {
@@ -21,6 +22,7 @@ struct BenchOptions {
   std::string adapter;
   int64_t random_adapter = 0;
   bool limits = false;
+  bool self_test = false;
 };
 
 double LinearMacsPerToken(const ModelConfig& config) {
@@ -34,6 +36,16 @@ double LinearMacsPerToken(const ModelConfig& config) {
 }
 
 Status RunBench(const Cli& cli, const BenchOptions& options) {
+  if (options.self_test) {
+    ThreadPool pool(options.engine.threads);
+    PITH_RETURN_IF_ERROR(kernels::SelfTest(pool));
+    if (cli.json()) {
+      PrintJson({{"self_test", "passed"}, {"kernels", kernels::KernelTarget()}});
+    } else {
+      std::printf("self-test passed on %s\n", kernels::KernelTarget());
+    }
+    return {};
+  }
   const RunClock clock;
   PITH_ASSIGN(const auto model, LoadTextModel(options.engine));
   Engine& engine = model->engine();
@@ -42,7 +54,7 @@ Status RunBench(const Cli& cli, const BenchOptions& options) {
   if (!options.adapter.empty()) {
     PITH_ASSIGN(adapter, engine.LoadAdapter(options.adapter));
   } else if (options.random_adapter > 0) {
-    adapter = Adapter::Random(engine.config(), options.random_adapter, engine.options().adapter_type);
+    adapter = Adapter::Random(engine.config(), options.random_adapter, engine.options().adapters);
   }
   BenchmarkOptions benchmark = options.benchmark;
   if (!cli.json()) {
@@ -152,6 +164,7 @@ void AddBenchCommand(Cli& cli) {
       ->check(CLI::Range(1, 256))
       ->excludes(adapter);
   app->add_flag("--limits", options->limits, "Measure the machine's read bandwidth and multiply peaks, and the share reached");
+  app->add_flag("--self-test", options->self_test, "Only check the kernels of this machine against their references");
   cli.OnRun(app, [&cli, options] { return RunBench(cli, *options); });
 }
 

@@ -15,6 +15,9 @@ void AddEngineOptions(CLI::App* app, EngineFlags& flags) {
   AddChoiceOption(app, "--kv-type", flags.kv, {"int8", "bf16", "f32"}, "Format of the KV cache")->capture_default_str();
   AddChoiceOption(app, "--activations", flags.activations, {"a16", "a8"}, "Activations of packed linears: 16 or 8 bits")
       ->capture_default_str();
+  AddChoiceOption(app, "--adapter-type", flags.adapter_type, {"auto", "f32", "bf16", "int8"},
+                  "How adapters are held; auto: int8 files as int8, others as bf16")
+      ->capture_default_str();
   app->add_option("--template", flags.chat_template, "Chat template: auto, qwen2.5, smollm2, qwen3, llama3, chatml")
       ->capture_default_str();
   app->add_option("-c,--ctx,--ctx-size", flags.context,
@@ -33,7 +36,11 @@ Result<std::unique_ptr<TextModel>> LoadTextModel(const EngineFlags& flags) {
   options.engine.context = flags.context;
   options.engine.kv = flags.kv == "f32" ? KvType::kF32 : flags.kv == "bf16" ? KvType::kBF16 : KvType::kInt8;
   options.engine.activations = flags.activations == "a8" ? kernels::ActivationBits::k8 : kernels::ActivationBits::k16;
-  if (flags.weights == "f32") options.engine.adapter_type = FloatType::kF32;
+  options.engine.adapters = flags.adapter_type == "f32" || (flags.adapter_type == "auto" && flags.weights == "f32")
+                                ? LoraFormat::kF32
+                            : flags.adapter_type == "bf16" ? LoraFormat::kBF16
+                            : flags.adapter_type == "int8" ? LoraFormat::kInt8
+                                                           : LoraFormat::kAuto;
   std::unique_ptr<ProgressBar> bar;
   options.on_pack = [&](uint64_t done, uint64_t total) {
     if (bar == nullptr) bar = std::make_unique<ProgressBar>("packing", total);

@@ -16,6 +16,7 @@ struct EngineFlags {
   std::string weights = "auto";
   std::string kv = "int8";
   std::string activations = "a16";
+  std::string adapter_type = "auto";
   std::string chat_template = "auto";
   int64_t context = 0;
   int threads = 0;

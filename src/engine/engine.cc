@@ -53,7 +53,7 @@ Result<std::unique_ptr<Engine>> Engine::Load(std::shared_ptr<const Checkpoint> c
 }
 
 Result<std::shared_ptr<const Adapter>> Engine::LoadAdapter(const std::string& dir) const {
-  return Adapter::Load(dir, config(), options_.adapter_type);
+  return Adapter::Load(dir, config(), options_.adapters);
 }
 
 Result<StepOutput> Engine::Step(std::span<const StepItem> items) {

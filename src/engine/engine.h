@@ -32,7 +32,7 @@ struct EngineOptions {
   WeightFormat weights = WeightFormat::kStored;
   kernels::ActivationBits activations = kernels::ActivationBits::k16;  // of packed linears
   KvType kv = KvType::kInt8;
-  FloatType adapter_type = FloatType::kBF16;
+  LoraFormat adapters = LoraFormat::kAuto;
   int64_t context = 0;         // most positions of a sequence; 0 = the model's own limit
   int64_t prefill_chunk = 128;  // tokens per step of a prefill, 1..4096
   int threads = 0;             // 0 = one per hardware thread

@@ -94,22 +94,26 @@ void Engine::Forward::NormRows(const float* x, const std::vector<float>& weight,
 void Engine::Forward::Multiply(std::span<const Target> targets, const float* x, int64_t rows, int64_t layer,
                                std::span<const AdapterRun> runs) {
   const int64_t cols = targets[0].linear->cols;
-  // Packed targets go in one loop per weight width and scale kind; the activations are quantized once for each.
-  for (const int bits : {4, 8}) {
+  // All packed targets and the A factors of packed adapters go in one loop; activations are quantized once for each weight
+  // width and scale kind.
+  std::vector<QuantProduct> products;
+  for (const int wide : {0, 1}) {
     for (const auto kind : {kernels::ActivationScale::kPerToken, kernels::ActivationScale::kPerBlock}) {
-      std::vector<QuantProduct> products;
+      auto& activations = activations_[wide][kind == kernels::ActivationScale::kPerBlock ? 1 : 0];
+      const int bits = wide == 0 ? 4 : 8;
+      bool quantized = false;
       for (const Target& t : targets) {
         const auto* packed = t.linear->packed.get();
         if (packed == nullptr || packed->bits() != bits) continue;
         if (kernels::ScaleKindFor(*packed, engine_.options_.activations) != kind) continue;
-        products.push_back({packed, t.out, t.linear->rows});
+        if (!quantized) activations.Quantize(x, rows, cols, cols, engine_.options_.activations, kind, bits, &pool_);
+        quantized = true;
+        products.push_back({packed, &activations, t.out, t.linear->rows});
       }
-      if (products.empty()) continue;
-      auto& activations = bits == 4 ? activations4_ : activations8_;
-      activations.Quantize(x, rows, cols, cols, engine_.options_.activations, kind, bits, &pool_);
-      kernels::QuantMatMul(products, activations, pool_);
     }
   }
+  PlanPackedLora(targets, x, cols, layer, runs, &products);
+  if (!products.empty()) kernels::QuantMatMul(products, pool_);
   // Float targets: tasks of some rows of W each.
   struct Task {
     const Target* target;
@@ -130,11 +134,64 @@ void Engine::Forward::Multiply(std::span<const Target> targets, const float* x, 
     if (t.linear->bias.empty()) continue;
     ForRows(pool_, rows, [&](int64_t r) { AddInPlace(t.out + r * t.linear->rows, t.linear->bias.data(), t.linear->rows); });
   }
-  if (!runs.empty()) ApplyLora(targets, x, layer, runs);
+  if (runs.empty()) return;
+  AddPackedLora();
+  AddFloatLora(targets, x, layer, runs);
 }
 
-void Engine::Forward::ApplyLora(std::span<const Target> targets, const float* x, int64_t layer,
-                                std::span<const AdapterRun> runs) {
+void Engine::Forward::PlanPackedLora(std::span<const Target> targets, const float* x, int64_t cols, int64_t layer,
+                                     std::span<const AdapterRun> runs, std::vector<QuantProduct>* products) {
+  packed_lora_.clear();
+  int64_t floats = 0;
+  for (const AdapterRun& run : runs) {
+    for (const Target& t : targets) {
+      const LoraFactors* factors = run.adapter->Find(layer, t.kind);
+      if (factors == nullptr || !factors->packed()) continue;
+      const int64_t rows = run.end - run.begin;
+      packed_lora_.push_back({&t, factors, &run, floats, floats + rows * factors->a8->rows()});
+      floats += rows * (factors->a8->rows() + factors->b8->rows());
+    }
+  }
+  if (packed_lora_.empty()) return;
+  if (static_cast<int64_t>(lora_.size()) < floats) lora_.resize(static_cast<size_t>(floats));
+  if (lora_inputs_.size() < runs.size()) lora_inputs_.resize(runs.size());
+  const AdapterRun* quantized = nullptr;
+  for (const PackedLora& part : packed_lora_) {
+    auto& input = lora_inputs_[static_cast<size_t>(part.run - runs.data())];
+    if (part.run != quantized) {
+      // Adapters always meet 16-bit activations: their products are thin.
+      input.Quantize(x + part.run->begin * cols, part.run->end - part.run->begin, cols, cols, kernels::ActivationBits::k16,
+                     kernels::ActivationScale::kPerToken, 8, &pool_);
+      quantized = part.run;
+    }
+    products->push_back({part.factors->a8.get(), &input, lora_.data() + part.middle, part.factors->a8->rows()});
+  }
+}
+
+void Engine::Forward::AddPackedLora() {
+  if (packed_lora_.empty()) return;
+  if (lora_middles_.size() < packed_lora_.size()) lora_middles_.resize(packed_lora_.size());
+  std::vector<QuantProduct> products;
+  for (size_t i = 0; i < packed_lora_.size(); ++i) {
+    const PackedLora& part = packed_lora_[i];
+    const int64_t rank = part.factors->a8->rows();
+    lora_middles_[i].Quantize(lora_.data() + part.middle, part.run->end - part.run->begin, rank, rank,
+                              kernels::ActivationBits::k16, kernels::ActivationScale::kPerToken, 8, &pool_);
+    products.push_back({part.factors->b8.get(), &lora_middles_[i], lora_.data() + part.delta, part.factors->b8->rows()});
+  }
+  kernels::QuantMatMul(products, pool_);
+  for (const PackedLora& part : packed_lora_) {
+    const int64_t out = part.target->linear->rows;
+    ForRows(pool_, part.run->end - part.run->begin, [&](int64_t r) {
+      float* delta = lora_.data() + part.delta + r * out;
+      ScaleInPlace(delta, part.factors->scaling, out);
+      AddInPlace(part.target->out + (part.run->begin + r) * out, delta, out);
+    });
+  }
+}
+
+void Engine::Forward::AddFloatLora(std::span<const Target> targets, const float* x, int64_t layer,
+                                   std::span<const AdapterRun> runs) {
   struct Part {
     const Target* target;
     const LoraFactors* factors;
@@ -146,7 +203,7 @@ void Engine::Forward::ApplyLora(std::span<const Target> targets, const float* x,
   for (const AdapterRun& run : runs) {
     for (const Target& t : targets) {
       const LoraFactors* factors = run.adapter->Find(layer, t.kind);
-      if (factors == nullptr) continue;
+      if (factors == nullptr || factors->packed()) continue;
       parts.push_back({&t, factors, &run, floats});
       floats += (run.end - run.begin) * factors->a.rows;
     }

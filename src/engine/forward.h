@@ -37,7 +37,19 @@ class Engine::Forward {
   };
   void Multiply(std::span<const Target> targets, const float* x, int64_t rows, int64_t layer,
                 std::span<const AdapterRun> runs);
-  void ApplyLora(std::span<const Target> targets, const float* x, int64_t layer, std::span<const AdapterRun> runs);
+  void AddFloatLora(std::span<const Target> targets, const float* x, int64_t layer, std::span<const AdapterRun> runs);
+
+  // The packed factors of one target for the rows of one run.
+  struct PackedLora {
+    const Target* target;
+    const LoraFactors* factors;
+    const AdapterRun* run;
+    int64_t middle;  // offset of A x in lora_
+    int64_t delta;   // offset of B (A x) in lora_
+  };
+  void PlanPackedLora(std::span<const Target> targets, const float* x, int64_t cols, int64_t layer,
+                      std::span<const AdapterRun> runs, std::vector<kernels::QuantProduct>* products);
+  void AddPackedLora();
 
   Engine& engine_;
   const ModelWeights& weights_;
@@ -53,7 +65,10 @@ class Engine::Forward {
   std::vector<float> rope_cos_, rope_sin_;  // [rows, head_dim / 2]
   std::vector<float> lora_;                 // A x of all targets and rows
   std::vector<float> logits_, states_, head_input_;
-  kernels::QuantActivations activations4_, activations8_;
+  std::vector<PackedLora> packed_lora_;     // of the product at hand
+  // Quantized inputs: of 4-bit and 8-bit matrices, by scale kind; of the A and the B of packed adapters, by run and part.
+  kernels::QuantActivations activations_[2][2];
+  std::vector<kernels::QuantActivations> lora_inputs_, lora_middles_;
 };
 
 }  // namespace pith

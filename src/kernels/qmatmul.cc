@@ -711,7 +711,8 @@ void GemmCell(const QuantMatrix& w, const QuantActivations& x, const uint8_t* co
 // ------------------------------------------------------------------------------------------------------------ dispatch
 
 template <bool kW8, int kPlanes>
-void GemvTiles(const QuantProduct& product, const QuantActivations& x, int64_t begin, int64_t end) {
+void GemvTiles(const QuantProduct& product, int64_t begin, int64_t end) {
+  const QuantActivations& x = *product.x;
   const QuantMatrix& w = *product.weights;
   HWY_ALIGN float rows[kTileRows];
   for (int64_t tile = begin; tile < end; ++tile) {
@@ -731,7 +732,8 @@ constexpr int kGemmRows = kLanes == kTileRows ? 2 : 1;  // vectors of rows per c
 constexpr int kGemmTokens = kVectorBytes == 64 ? 6 : 4;
 
 template <bool kW8, int kPlanes>
-void GemmTiles(const QuantProduct& product, const QuantActivations& x, int64_t begin, int64_t end, uint8_t* scratch) {
+void GemmTiles(const QuantProduct& product, int64_t begin, int64_t end, uint8_t* scratch) {
+  const QuantActivations& x = *product.x;
   const QuantMatrix& w = *product.weights;
   const int64_t tile_bytes = w.cols() / kBlock * kTileBlockBytes<kW8>;
   const int64_t tokens = x.rows();
@@ -782,20 +784,20 @@ void GemmTiles(const QuantProduct& product, const QuantActivations& x, int64_t b
   }
 }
 
-void MultiplyTiles(const QuantProduct& product, const QuantActivations& x, int64_t begin, int64_t end, uint8_t* scratch) {
+void MultiplyTiles(const QuantProduct& product, int64_t begin, int64_t end, uint8_t* scratch) {
   const bool w8 = product.weights->bits() == 8;
-  const bool two = x.planes() == 2;
-  if (x.rows() == 1) {
+  const bool two = product.x->planes() == 2;
+  if (product.x->rows() == 1) {
     if (w8) {
-      two ? GemvTiles<true, 2>(product, x, begin, end) : GemvTiles<true, 1>(product, x, begin, end);
+      two ? GemvTiles<true, 2>(product, begin, end) : GemvTiles<true, 1>(product, begin, end);
     } else {
-      two ? GemvTiles<false, 2>(product, x, begin, end) : GemvTiles<false, 1>(product, x, begin, end);
+      two ? GemvTiles<false, 2>(product, begin, end) : GemvTiles<false, 1>(product, begin, end);
     }
   } else {
     if (w8) {
-      two ? GemmTiles<true, 2>(product, x, begin, end, scratch) : GemmTiles<true, 1>(product, x, begin, end, scratch);
+      two ? GemmTiles<true, 2>(product, begin, end, scratch) : GemmTiles<true, 1>(product, begin, end, scratch);
     } else {
-      two ? GemmTiles<false, 2>(product, x, begin, end, scratch) : GemmTiles<false, 1>(product, x, begin, end, scratch);
+      two ? GemmTiles<false, 2>(product, begin, end, scratch) : GemmTiles<false, 1>(product, begin, end, scratch);
     }
   }
 }
@@ -939,40 +941,39 @@ void QuantActivations::Quantize(const float* x, int64_t rows, int64_t cols, int6
   }
 }
 
-void QuantMatMul(std::span<const QuantProduct> products, const QuantActivations& x, ThreadPool& pool) {
-  if (products.empty() || x.rows() == 0) return;
-  const bool one_token = x.rows() == 1;
-  // Tasks of about equal work: enough for balance, large enough to be worth claiming; even, so that tiles pair up.
-  int64_t all_tiles = 0;
-  for (const auto& product : products) all_tiles += product.weights->tiles();
-  const int64_t wanted = static_cast<int64_t>(pool.threads()) * 8;
-  int64_t chunk = std::max<int64_t>(1, all_tiles / wanted);
-  const int64_t tile_bytes = kTileRows * products[0].weights->row_bytes();
-  const int64_t least = one_token ? std::max<int64_t>(1, 16384 / tile_bytes) : 2;
-  chunk = std::max(chunk, least);
-  chunk += chunk % 2;
-  int64_t tasks = 0;
-  for (const auto& product : products) tasks += (product.weights->tiles() + chunk - 1) / chunk;
-
-  const int64_t scratch_bytes =
-      one_token ? 0 : HWY_DYNAMIC_DISPATCH(ScratchBytes)(x.cols(), x.weight_bits());
-  std::vector<std::vector<uint8_t>> scratch(static_cast<size_t>(pool.threads()));
-  pool.Run(tasks, [&](int64_t task, int thread) {
-    size_t index = 0;
-    while (true) {
-      const int64_t count = (products[index].weights->tiles() + chunk - 1) / chunk;
-      if (task < count) break;
-      task -= count;
-      ++index;
+void QuantMatMul(std::span<const QuantProduct> products, ThreadPool& pool) {
+  // Tasks of about equal bytes: enough for balance, large enough to be worth claiming. Even numbers of tiles pair up.
+  int64_t all_bytes = 0;
+  int64_t scratch_bytes = 0;
+  for (const QuantProduct& product : products) {
+    const QuantMatrix& w = *product.weights;
+    assert(w.cols() == product.x->cols() && w.bits() == product.x->weight_bits());
+    assert(ScaleKindFor(w, product.x->bits()) == product.x->scale_kind());
+    all_bytes += w.tiles() * kTileRows * w.row_bytes();
+    if (product.x->rows() > 1) {
+      scratch_bytes = std::max(scratch_bytes, HWY_DYNAMIC_DISPATCH(ScratchBytes)(w.cols(), w.bits()));
     }
-    const QuantProduct& product = products[index];
-    assert(product.weights->cols() == x.cols() && product.weights->bits() == x.weight_bits());
-    assert(ScaleKindFor(*product.weights, x.bits()) == x.scale_kind());
+  }
+  const int64_t wanted_bytes = std::max<int64_t>(16384, all_bytes / (static_cast<int64_t>(pool.threads()) * 8));
+  struct Task {
+    const QuantProduct* product;
+    int64_t begin, end;
+  };
+  std::vector<Task> tasks;
+  for (const QuantProduct& product : products) {
+    if (product.x->rows() == 0) continue;
+    const int64_t tiles = product.weights->tiles();
+    int64_t chunk = std::max<int64_t>(1, wanted_bytes / (kTileRows * product.weights->row_bytes()));
+    chunk += chunk % 2;
+    for (int64_t begin = 0; begin < tiles; begin += chunk) tasks.push_back({&product, begin, std::min(begin + chunk, tiles)});
+  }
+  std::vector<std::vector<uint8_t>> scratch(static_cast<size_t>(pool.threads()));
+  pool.Run(static_cast<int64_t>(tasks.size()), [&](int64_t index, int thread) {
+    const Task& task = tasks[static_cast<size_t>(index)];
     auto& buffer = scratch[static_cast<size_t>(thread)];
-    if (buffer.empty() && scratch_bytes > 0) buffer.resize(static_cast<size_t>(scratch_bytes) + 64);
+    if (buffer.empty() && task.product->x->rows() > 1) buffer.resize(static_cast<size_t>(scratch_bytes) + 64);
     uint8_t* aligned = buffer.data() + (64 - reinterpret_cast<uintptr_t>(buffer.data()) % 64) % 64;
-    HWY_DYNAMIC_DISPATCH(MultiplyTiles)
-    (product, x, task * chunk, std::min((task + 1) * chunk, product.weights->tiles()), aligned);
+    HWY_DYNAMIC_DISPATCH(MultiplyTiles)(*task.product, task.begin, task.end, aligned);
   });
 }
 

@@ -158,19 +158,20 @@ inline ActivationScale ScaleKindFor(const QuantMatrix& w, ActivationBits bits) {
   return bits == ActivationBits::k8 && !w.per_channel() ? ActivationScale::kPerBlock : ActivationScale::kPerToken;
 }
 
-// One product: out[t, r] = y for tokens t of the activations and rows r of the matrix; out has row stride ldo >= rows.
+// One product: out[t, r] = y for tokens t of the activations and rows r of the matrix; out has row stride ldo >= rows. The
+// activations must have been quantized for matrices of this width, bits and scale kind.
 struct QuantProduct {
   const QuantMatrix* weights = nullptr;
+  const QuantActivations* x = nullptr;
   float* out = nullptr;
   int64_t ldo = 0;
 };
 
-// Computes several products of the same activations in one parallel loop. All matrices must have the width, bits and scale
-// kind that the activations were quantized for.
-void QuantMatMul(std::span<const QuantProduct> products, const QuantActivations& x, ThreadPool& pool);
+// Computes several products in one parallel loop.
+void QuantMatMul(std::span<const QuantProduct> products, ThreadPool& pool);
 
 // The same, one element at a time by the definition above; slow.
-void QuantMatMulReference(const QuantProduct& product, const QuantActivations& x);
+void QuantMatMulReference(const QuantProduct& product);
 
 // Name of the instruction set that QuantMatMul runs on here ("AVX3_DL", "AVX2", ...).
 const char* KernelTarget();

@@ -111,8 +111,9 @@ int QuantActivations::Value(int64_t row, int64_t k) const {
   return 256 * digit(at) + digit(kBlock + at) - (bytes ? 32768 : 0);
 }
 
-void QuantMatMulReference(const QuantProduct& product, const QuantActivations& x) {
+void QuantMatMulReference(const QuantProduct& product) {
   const QuantMatrix& w = *product.weights;
+  const QuantActivations& x = *product.x;
   const bool blocked = x.scale_kind() == ActivationScale::kPerBlock;
   const int64_t span = blocked ? kBlock : w.group();  // inputs per exact integer sum
   for (int64_t t = 0; t < x.rows(); ++t) {

@@ -78,7 +78,8 @@ class CliTest : public ::testing::Test {
   // Names of the subcommands, from the program's own help.
   static std::vector<std::string> Commands() {
     std::vector<std::string> names;
-    const std::string words = Shell("$PITH completion bash | sed -n \"s/.*compgen -W '\\([^']*\\)'.*/\\1/p\" | head -n 1").out;
+    const std::string words =
+        Shell("$PITH completion bash | sed -n \"s/.*compgen -W '\\([^']*\\)'.*/\\1/p\" | head -n 1").out;
     std::istringstream stream(words);
     for (std::string word; stream >> word;) {
       if (word[0] != '-') names.push_back(word);
@@ -170,7 +171,8 @@ TEST_F(CliTest, CompletionScriptsAreWellFormedAndKnowTheCommands) {
     COMP_WORDS=(pith pull --fr); COMP_CWORD=2; _pith; echo "${COMPREPLY[@]}"
     COMP_WORDS=(pith pull --from p); COMP_CWORD=3; _pith; echo "${COMPREPLY[@]}"
     COMP_WORDS=(pith tokenize -m smollm2-1.7); COMP_CWORD=3; _pith; echo "${COMPREPLY[@]}"
-    COMP_WORDS=(pith insp); COMP_CWORD=1; _pith; echo "${COMPREPLY[@]}"')").out;
+    COMP_WORDS=(pith insp); COMP_CWORD=1; _pith; echo "${COMPREPLY[@]}"')")
+                                    .out;
   EXPECT_EQ(completed, "--from\npip\nsmollm2-1.7b-instruct\ninspect\n");
   for (const auto& command : Commands()) {
     EXPECT_NE(Shell("$PITH completion fish").out.find(" -a " + command + " "), std::string::npos) << command;
@@ -197,11 +199,14 @@ TEST_F(CliModelTest, TokenizeRoundTrip) {
   ASSERT_TRUE(plain["ids"].is_array());
   EXPECT_GT(plain["ids"].size(), special["ids"].size());  // the special token is one id only when asked
   for (const char* option : {"", "--special"}) {
-    EXPECT_EQ(Shell("$PITH tokenize -m " + model + " " + option + " --json < " + file + " | $PITH tokenize --decode -m " +
-                    model).out,
+    EXPECT_EQ(Shell("$PITH tokenize -m " + model + " " + option + " --json < " + file +
+                    " | $PITH tokenize --decode -m " + model)
+                  .out,
               text);
-    EXPECT_EQ(Shell("$PITH tokenize -m " + model + " " + option + " < " + file + " | $PITH tokenize --decode -m " + model).out,
-              text);
+    EXPECT_EQ(
+        Shell("$PITH tokenize -m " + model + " " + option + " < " + file + " | $PITH tokenize --decode -m " + model)
+            .out,
+        text);
   }
   EXPECT_EQ(OneLineOfJson(Shell("printf '%s' '' | $PITH tokenize --json -m " + model))["ids"].size(), 0u);
 }
@@ -210,7 +215,8 @@ TEST_F(CliModelTest, IdsThatAreNoneAreRefused) {
   PITH_REQUIRE_MODEL(model, "smollm2-135m");
   for (const char* ids : {"49152", "-1", "1 x", "99999999999999999999", "[1.5]", "{}", "[", "{\"ids\":7}",
                           "[18446744073709551615]", "[4294967296]"}) {
-    const Outcome outcome = Shell("printf '%s' '" + std::string(ids) + "' | $PITH tokenize --decode --json -m " + model);
+    const Outcome outcome =
+        Shell("printf '%s' '" + std::string(ids) + "' | $PITH tokenize --decode --json -m " + model);
     EXPECT_TRUE(outcome.status == 2 || outcome.status == 5) << ids << outcome.out;
     EXPECT_TRUE(OneLineOfJson(outcome).contains("error")) << ids;
   }

@@ -45,7 +45,7 @@ double RelativeError(std::span<const float> got, std::span<const float> want) {
 }
 
 EngineOptions Exact(int threads = 2) {
-  return {.weights = WeightFormat::kF32, .kv = KvType::kF32, .adapter_type = FloatType::kF32, .threads = threads};
+  return {.weights = WeightFormat::kF32, .kv = KvType::kF32, .adapters = LoraFormat::kF32, .threads = threads};
 }
 
 // The tiny models hold 256 positions; this is one of them with room for 4,096.
@@ -148,6 +148,24 @@ TEST_P(GoldenAdapter, LogitsEqualPeft) {
   EXPECT_LT(RelativeError(AllLogits(*engine, tokens, 64, adapter->get()), Floats(*golden, "logits")), 1e-4);
   const int64_t prompt = Ints(*golden, "prompt_length")[0];
   EXPECT_LT(RelativeError(AllLogits(*engine, tokens, 64, adapter->get(), prompt), Floats(*golden, "masked_logits")), 1e-4);
+}
+
+// int8 factors: one scale per row leaves about 1 / 127 of the largest element; the whole must stay near PEFT's logits and keep every
+// exactness of the float path (chunks, threads).
+TEST_P(GoldenAdapter, Int8FactorsStayClose) {
+  const auto& [model, name] = GetParam();
+  EngineOptions options = Exact(3);
+  options.adapters = LoraFormat::kInt8;
+  const auto engine = LoadEngine(model, options);
+  const std::string folder = model + "/adapters/" + name;
+  const auto golden = LoadGolden(folder);
+  const auto tokens = Ints(*golden, "input_ids");
+  const auto adapter = engine->LoadAdapter(GoldenPath("models/" + folder));
+  ASSERT_TRUE(adapter.ok()) << adapter.error().message;
+  const auto whole = AllLogits(*engine, tokens, 64, adapter->get());
+  EXPECT_LT(RelativeError(whole, Floats(*golden, "logits")), 2e-2);
+  EXPECT_EQ(AllLogits(*engine, tokens, 1, adapter->get()), whole);
+  EXPECT_EQ(AllLogits(*engine, tokens, 7, adapter->get()), whole);
 }
 
 INSTANTIATE_TEST_SUITE_P(Adapters, GoldenAdapter,

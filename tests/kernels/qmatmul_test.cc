@@ -94,10 +94,10 @@ TEST_P(QuantMatMulTest, EqualsDefinitionOnEveryTarget) {
         const int64_t ldo = shape.rows + 3;
         std::vector<float> got(static_cast<size_t>(shape.tokens * ldo), -7.0F);
         std::vector<float> want = got;
-        const QuantProduct product{&matrix, got.data(), ldo};
-        QuantMatMul({&product, 1}, activations, pool);
+        const QuantProduct product{&matrix, &activations, got.data(), ldo};
+        QuantMatMul({&product, 1}, pool);
         hwy::SetSupportedTargetsForTest(0);
-        QuantMatMulReference({&matrix, want.data(), ldo}, activations);
+        QuantMatMulReference({&matrix, &activations, want.data(), ldo});
         float largest = 0;
         for (const float v : want) largest = std::max(largest, std::fabs(v));
         for (size_t i = 0; i < want.size(); ++i) {
@@ -138,14 +138,14 @@ TEST(QuantMatMul, OneTokenEqualsManyAndAnyThreadCount) {
     QuantActivations all;
     all.Quantize(x.data(), 13, 896, 896, ActivationBits::k16, ActivationScale::kPerToken, format.bits, &three);
     std::vector<float> together(13 * 112);
-    const QuantProduct batch{&matrix, together.data(), 112};
-    QuantMatMul({&batch, 1}, all, three);
+    const QuantProduct batch{&matrix, &all, together.data(), 112};
+    QuantMatMul({&batch, 1}, three);
     for (int64_t t = 0; t < 13; ++t) {
       QuantActivations single;
       single.Quantize(x.data() + t * 896, 1, 896, 896, ActivationBits::k16, ActivationScale::kPerToken, format.bits, nullptr);
       std::vector<float> alone(112);
-      const QuantProduct product{&matrix, alone.data(), 112};
-      QuantMatMul({&product, 1}, single, one);
+      const QuantProduct product{&matrix, &single, alone.data(), 112};
+      QuantMatMul({&product, 1}, one);
       EXPECT_EQ(0, std::memcmp(alone.data(), together.data() + t * 112, 112 * sizeof(float))) << "token " << t;
     }
   }
@@ -167,8 +167,8 @@ TEST(QuantMatMul, NoOverflowAtTheLargestWidth) {
       QuantActivations activations;
       activations.Quantize(x.data(), tokens, cols, cols, ActivationBits::k16, ActivationScale::kPerToken, bits, &pool);
       std::vector<float> out(static_cast<size_t>(2 * tokens));
-      const QuantProduct product{&matrix, out.data(), 2};
-      QuantMatMul({&product, 1}, activations, pool);
+      const QuantProduct product{&matrix, &activations, out.data(), 2};
+      QuantMatMul({&product, 1}, pool);
       for (int64_t t = 0; t < tokens; ++t) {
         EXPECT_NEAR(out[static_cast<size_t>(2 * t)] / (low * 32639.0 * cols), 1.0, 1e-6);
         EXPECT_NEAR(out[static_cast<size_t>(2 * t + 1)] / (high * 32639.0 * cols), 1.0, 1e-6);
@@ -203,8 +203,8 @@ TEST(QuantActivations, ZeroAndNonFiniteRows) {
     QuantActivations activations;
     activations.Quantize(x.data(), 3, 128, 128, bits, ScaleKindFor(matrix, bits), 4, nullptr);
     std::vector<float> out(3 * 16);
-    const QuantProduct product{&matrix, out.data(), 16};
-    QuantMatMul({&product, 1}, activations, pool);
+    const QuantProduct product{&matrix, &activations, out.data(), 16};
+    QuantMatMul({&product, 1}, pool);
     for (int r = 0; r < 16; ++r) {
       EXPECT_EQ(out[static_cast<size_t>(r)], 0.0F);
       EXPECT_FALSE(std::isfinite(out[static_cast<size_t>(16 + r)]));
