@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -13,6 +14,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -217,11 +219,30 @@ class PartFile {
   bool resumed_ = false;
 };
 
+// A decimal number at the front of `text`, which loses it; nothing when there is none or it is too large.
+std::optional<uint64_t> TakeNumber(std::string_view& text) {
+  uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc()) return std::nullopt;
+  text.remove_prefix(static_cast<size_t>(end - text.data()));
+  return value;
+}
+
+bool TakePrefix(std::string_view& text, std::string_view prefix) {
+  if (text.substr(0, prefix.size()) != prefix) return false;
+  text.remove_prefix(prefix.size());
+  return true;
+}
+
 // The total size in "bytes 100-199/1000", if the range begins where it was asked to.
-std::optional<uint64_t> RangeTotal(const std::string& content_range, uint64_t begin) {
-  unsigned long long first = 0, last = 0, total = 0;
-  if (std::sscanf(content_range.c_str(), "bytes %20llu-%20llu/%20llu", &first, &last, &total) != 3) return std::nullopt;
-  if (first != begin || last < first || last >= total) return std::nullopt;
+std::optional<uint64_t> RangeTotal(std::string_view content_range, uint64_t begin) {
+  if (!TakePrefix(content_range, "bytes ")) return std::nullopt;
+  const auto first = TakeNumber(content_range);
+  if (!first || !TakePrefix(content_range, "-")) return std::nullopt;
+  const auto last = TakeNumber(content_range);
+  if (!last || !TakePrefix(content_range, "/")) return std::nullopt;
+  const auto total = TakeNumber(content_range);
+  if (!total || !content_range.empty() || *first != begin || *last < *first || *last >= *total) return std::nullopt;
   return total;
 }
 

@@ -191,6 +191,21 @@ TEST_F(HubTest, AnotherRangeThanAskedForIsRefused) {
   EXPECT_FALSE(fs::exists(path_));
 }
 
+TEST_F(HubTest, MalformedRangesAreRefused) {
+  for (const char* range : {"", "bytes", "bytes 5000-299999", "bytes 5000-299999/*", "bytes 5000-299999/300000x",
+                            "bytes 5000-4999/300000", "bytes 5000-300000/300000", "items 5000-299999/300000",
+                            "bytes 5000-299999/99999999999999999999999", "bytes -5000-299999/300000"}) {
+    WritePart(content_.substr(0, 5000));
+    HttpServer server([&](const ServedRequest&) {
+      return ServedReply{.status = 206, .headers = {{"Content-Range", range}}, .body = content_.substr(5000)};
+    });
+    const Status status = Download(server, File());
+    ASSERT_FALSE(status.ok()) << range;
+    EXPECT_EQ(status.error().code, ErrorCode::kMismatch) << range;
+    EXPECT_FALSE(fs::exists(path_));
+  }
+}
+
 TEST_F(HubTest, RangeNotSatisfiableStartsOver) {
   // The part has no beginning of the server's file: the server knows only a shorter one at first.
   WritePart(content_.substr(0, 200000));
