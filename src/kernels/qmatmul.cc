@@ -316,6 +316,9 @@ void GemvTileGroups(const QuantMatrix& w, const QuantActivations& x, int64_t til
     acc[p] = hn::Zero(df32);
     sum[p] = hn::Zero(di32);
   }
+  // The next tile is fetched meanwhile, in the order of memory: 16 short rows are too many streams for the hardware to
+  // follow, one long one is not.
+  const uint8_t* ahead = rows + kTileRows * stride;
   for (int64_t unit = 0; unit < units; unit += kUnits) {
     const ChunkInputs in = LoadChunk<kW8, kPlanes>(lines, unit);
     const uint8_t* chunk = rows + unit * 16;
@@ -326,7 +329,8 @@ void GemvTileGroups(const QuantMatrix& w, const QuantActivations& x, int64_t til
         VI32 four[4];
         for (int i = 0; i < 4; ++i) {
           const uint8_t* row = chunk + (p * kLanes + q * 4 + i) * stride;
-          hwy::Prefetch(row + kTileRows * stride);
+          ahead += kVectorBytes;
+          hwy::Prefetch(ahead);
           VI32 high;
           VI32 low;
           ChunkSums<kW8, kPlanes>(row, in, high, low);
@@ -368,6 +372,7 @@ void GemvTileChannel(const QuantMatrix& w, const QuantActivations& x, int64_t ti
   const int64_t stride = w.row_bytes();
   const int64_t units = stride / 16;
   const int8_t* lines = x.Lines(0);
+  const uint8_t* ahead = rows + kTileRows * stride;
   HWY_ALIGN int32_t high_sums[kTileRows] = {};
   HWY_ALIGN int32_t low_sums[kTileRows];
   for (int quad = 0; quad < kTileRows / 4; ++quad) {
@@ -379,7 +384,8 @@ void GemvTileChannel(const QuantMatrix& w, const QuantActivations& x, int64_t ti
       const ChunkInputs in = LoadChunk<kW8, kPlanes>(lines, unit);
       for (int i = 0; i < 4; ++i) {
         const uint8_t* row = quad_rows + i * stride + unit * 16;
-        hwy::Prefetch(row + kTileRows * stride);
+        ahead += kVectorBytes;
+        hwy::Prefetch(ahead);
         VI32 h;
         VI32 l;
         ChunkSums<kW8, kPlanes>(row, in, h, l);
@@ -436,9 +442,9 @@ void UnpackTile(const QuantMatrix& w, int64_t tile, uint8_t* HWY_RESTRICT out) {
   for (int64_t block = 0; block < blocks; ++block) {
     uint8_t* to = out + block * kTileBlockBytes<kW8>;
     if (block % (64 / (16 * kUnitsPerBlock)) == 0) {
-      // The tile after the next one: 16 short rows are too many streams for the hardware to follow.
-      const uint8_t* ahead = rows + 2 * kTileRows * stride + block * kUnitsPerBlock * 16;
-      for (int64_t r = 0; r < kTileRows; ++r) hwy::Prefetch(ahead + r * stride);
+      // The tile after the next one, in the order of memory (see above).
+      const uint8_t* ahead = rows + 2 * kTileRows * stride + block * kUnitsPerBlock * 16 * kTileRows;
+      for (int64_t line = 0; line < kTileRows; ++line) hwy::Prefetch(ahead + line * 64);
     }
     for (int p = 0; p < kParts; ++p) {
       DotAcc sums[kPasses<kW8>];
