@@ -174,6 +174,8 @@ Result<std::string> HfConfigText(const ModelConfig& config) {
   json["attention_dropout"] = 0.0;
   json["use_cache"] = true;
   json["torch_dtype"] = "float32";
+  // The version this is written for. 4.57.3 warns falsely of the tokenizer of any local model that names a later one.
+  json["transformers_version"] = "4.57.2";
   return json.dump(2) + "\n";
 }
 

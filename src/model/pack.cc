@@ -82,11 +82,12 @@ Status WriteTextFile(const fs::path& path, const std::string& text) {
   return {};
 }
 
-// Drops the pages of a tensor from the resident set.
-void ReleasePages(const Tensor& tensor) {
+// Drops the pages of rows [begin, end) of a tensor from the resident set.
+void ReleaseRows(const Tensor& tensor, int64_t begin, int64_t end) {
   if (tensor.file == nullptr) return;
-  const std::byte* base = tensor.file->bytes().data();
-  tensor.file->Release(static_cast<uint64_t>(tensor.data.data() - base), tensor.data.size());
+  const auto offset = static_cast<uint64_t>(tensor.data.data() - tensor.file->bytes().data());
+  const auto row_bytes = static_cast<uint64_t>(tensor.row_bytes());
+  tensor.file->Release(offset + static_cast<uint64_t>(begin) * row_bytes, static_cast<uint64_t>(end - begin) * row_bytes);
 }
 
 class Packer {
@@ -291,7 +292,7 @@ class Packer {
     for (const Matrix& matrix : matrices_) {
       PITH_RETURN_IF_ERROR(matrix.format.kind == MatrixFormat::Kind::kFloat ? WriteFloats(matrix)
                                                                             : WriteQuantized(matrix));
-      ReleasePages(*matrix.source);
+      ReleaseRows(*matrix.source, 0, matrix.source->rows());
     }
     for (const Matrix& matrix : matrices_) {
       if (matrix.format.kind != MatrixFormat::Kind::kQuantized) continue;
@@ -463,6 +464,7 @@ class Packer {
       }
       const auto bytes = static_cast<size_t>((end - begin) * row_bytes);
       PITH_RETURN_IF_ERROR(writer_->Write(name + ".weight_packed", AsBytes(chunk.data(), bytes)));
+      if (!matrix.permuted) ReleaseRows(source, begin, end);
       Progress(static_cast<uint64_t>(end) * source.data.size() / static_cast<uint64_t>(rows));
     }
     if (!zeros.empty()) PITH_RETURN_IF_ERROR(WriteZeroPoints(name, zeros, rows, groups, format.bits));
@@ -531,6 +533,7 @@ class Packer {
       });
       const auto bytes = static_cast<size_t>((end - begin) * cols * width);
       PITH_RETURN_IF_ERROR(writer_->Write(matrix.module.name + ".weight", AsBytes(chunk.data(), bytes)));
+      if (!matrix.permuted) ReleaseRows(source, begin, end);
       Progress(static_cast<uint64_t>(end) * source.data.size() / static_cast<uint64_t>(rows));
     }
     Report(matrix, false, static_cast<double>(8 * width), signal, noise);

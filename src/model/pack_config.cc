@@ -66,8 +66,9 @@ Result<std::string> PackedConfigText(const std::string& config_text, const std::
   // The first group with most linears stands for the class.
   std::stable_sort(groups.begin(), groups.end(),
                    [](const Group& a, const Group& b) { return a.linears.size() > b.linears.size(); });
+  // Readers match targets in the order of the file: the class comes last.
   OrderedJson config_groups;
-  for (size_t i = 0; i < groups.size(); ++i) {
+  for (size_t i = groups.size(); i-- > 0;) {
     OrderedJson targets = OrderedJson::array();
     if (i == 0 && !groups[i].linears.empty()) {
       targets.push_back("Linear");
