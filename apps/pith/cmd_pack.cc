@@ -29,6 +29,7 @@ struct PackCommandOptions {
   std::string embedding;
   std::string scales;
   std::string kv;
+  std::string moments;
   int threads = 0;
   bool force = false;
   bool list_cache = false;
@@ -119,6 +120,11 @@ Status RunPack(const Cli& cli, const PackCommandOptions& command) {
   PackOptions options;
   options.threads = command.threads;
   options.overwrite = command.force;
+  InputMoments moments;
+  if (!command.moments.empty()) {
+    PITH_ASSIGN(moments, ReadInputMoments(command.moments));
+    options.moments = &moments;
+  }
   std::optional<ProgressBar> bar;
   options.on_progress = [&bar](uint64_t done, uint64_t total) {
     if (!bar) bar.emplace("packing", total);
@@ -174,6 +180,10 @@ void AddPackCommand(Cli& cli) {
          "All of it at once: w4, w4g32, w4g32z, w4g32m, w8g32, keep, bf16, ...; then ,head=F,embed=F,method=M,p=P,"
          "scales=T,kv=B")
       ->type_name("RECIPE");
+  CLI::Option* moments = app->add_option("--moments", options->moments,
+                                         "Safetensors file of E[x^2] per input, one vector per module, that weighs errors");
+  moments->type_name("FILE");
+  SetCompletion(moments, {CompletionHint::Kind::kFile, {}});
   AddThreadsOption(app, options->threads);
   app->add_flag("--force", options->force, "Replace a model that is at DIR");
   app->add_flag("--list-cache", options->list_cache, "Show the models that were packed into the cache folder");

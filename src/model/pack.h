@@ -11,6 +11,7 @@
 
 #include "base/result.h"
 #include "model/checkpoint.h"
+#include "model/input_moments.h"
 #include "model/recipe.h"
 
 namespace pith {
@@ -19,10 +20,6 @@ namespace pith {
 // the version of the quantizers, which goes up when the same recipe gives other numbers.
 inline constexpr const char* kPackRecord = "pith-pack.json";
 inline constexpr int kPackVersion = 1;
-
-// Second moments E[x^2] of the inputs of linears, by module name ("model.layers.0.mlp.up_proj"), one value per input.
-// They weigh the errors in the searches of kLp and kBest. Modules that are not there are not weighted.
-using InputMoments = std::map<std::string, std::vector<float>>;
 
 struct PackOptions {
   int threads = 0;         // 0 = one per hardware thread

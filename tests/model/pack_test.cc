@@ -239,6 +239,24 @@ TEST(Pack, InputMomentsWeighTheErrors) {
             ErrorCode::kInvalidArgument);
 }
 
+TEST(Pack, InputMomentsFile) {
+  const std::string path = testing::TempDir() + "/moments.safetensors";
+  const auto write = [&](const std::vector<int64_t>& shape, int64_t count) {
+    auto writer = SafetensorsWriter::Create(path, {{"model.layers.0.mlp.up_proj", DType::kF32, shape}});
+    ASSERT_TRUE(writer.ok());
+    const std::vector<float> values(static_cast<size_t>(count), 0.5f);
+    ASSERT_TRUE((*writer)->Write("model.layers.0.mlp.up_proj", std::as_bytes(std::span(values))).ok());
+    ASSERT_TRUE((*writer)->Finish().ok());
+  };
+  write({3}, 3);
+  const auto moments = ReadInputMoments(path);
+  ASSERT_TRUE(moments.ok()) << moments.error().message;
+  EXPECT_EQ(moments->at("model.layers.0.mlp.up_proj"), std::vector<float>(3, 0.5f));
+  write({3, 1}, 3);
+  EXPECT_EQ(ReadInputMoments(path).error().code, ErrorCode::kMalformed);
+  EXPECT_EQ(ReadInputMoments(path + "x").error().code, ErrorCode::kNotFound);
+}
+
 // --- what cannot be packed ---
 
 TEST(Pack, RecipeThatDoesNotFitIsNamed) {
