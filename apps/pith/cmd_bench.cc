@@ -95,7 +95,7 @@ Status RunBench(const Cli& cli, const BenchOptions& options) {
                    {"weight_bytes_per_token", engine.weights().bytes_per_token},
                    {"ready_s", ready},
                    {"rows", rows}};
-  if (adapter != nullptr) {
+  if (adapter != nullptr && benchmark.depth > 0) {
     PITH_ASSIGN(const SwitchCost cost, MeasureSwitch(engine, *adapter, benchmark.depth));
     json["switch"] = {{"step_s", cost.step_seconds},
                       {"adapter_step_s", cost.adapter_step_seconds},

@@ -255,7 +255,6 @@ void Engine::Forward::RunLayer(int64_t index) {
   Multiply(qkv, normed_.data(), rows_, index, runs_);
 
   const auto eps = static_cast<float>(config_.rms_eps);
-  const float q_scale = 1.0F / std::sqrt(static_cast<float>(d));
   ForRows(pool_, rows_, [&](int64_t r) {
     float* q = q_.data() + r * q_width;
     float* k = k_.data() + r * kv_width;
@@ -268,7 +267,8 @@ void Engine::Forward::RunLayer(int64_t index) {
     const float* sin = rope_sin_.data() + r * d / 2;
     ApplyRope(q, config_.heads, d, cos, sin);
     ApplyRope(k, config_.kv_heads, d, cos, sin);
-    ScaleInPlace(q, q_scale, q_width);
+    MultiplyInPlace(q, layer.query_scale.data(), q_width);
+    MultiplyInPlace(k, layer.key_scale.data(), kv_width);
     const int64_t group_width = q_width / config_.kv_heads;
     const int64_t position = positions_[static_cast<size_t>(r)];
     KvBlock& block = *sequences_[static_cast<size_t>(r)]->blocks()[static_cast<size_t>(position / kKvBlockTokens)];

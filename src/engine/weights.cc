@@ -1,6 +1,7 @@
 #include "engine/weights.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <map>
 
@@ -89,7 +90,61 @@ class WeightLoader {
     const std::string mlp = prefix + "mlp.";
     PITH_RETURN_IF_ERROR(LoadLinear(mlp + "gate_proj", config_.intermediate, hidden, config_.mlp_bias, &layer->gate));
     PITH_RETURN_IF_ERROR(LoadLinear(mlp + "up_proj", config_.intermediate, hidden, config_.mlp_bias, &layer->up));
-    return LoadLinear(mlp + "down_proj", hidden, config_.intermediate, config_.mlp_bias, &layer->down);
+    PITH_RETURN_IF_ERROR(LoadLinear(mlp + "down_proj", hidden, config_.intermediate, config_.mlp_bias, &layer->down));
+    EqualizeKeys(layer);
+    return {};
+  }
+
+  // How large |k[d]| gets: the bias, and three deviations of the product of a weight row with a normalised input; with a
+  // norm on the heads, its weight.
+  std::vector<float> KeyMagnitudes(const LayerWeights& layer) const {
+    const int64_t d = config_.head_dim;
+    std::vector<float> magnitude(static_cast<size_t>(config_.kv_heads * d));
+    std::vector<float> row(static_cast<size_t>(config_.hidden));
+    for (int64_t r = 0; r < config_.kv_heads * d; ++r) {
+      const auto i = static_cast<size_t>(r);
+      if (config_.qk_norm) {
+        magnitude[i] = 3.0F * std::fabs(layer.k_norm[static_cast<size_t>(r % d)]);
+        continue;
+      }
+      if (layer.k.packed != nullptr) {
+        layer.k.packed->DequantizeRow(r, row.data());
+      } else if (layer.k.matrix.type == FloatType::kF32) {
+        std::memcpy(row.data(), static_cast<const float*>(layer.k.matrix.data) + r * config_.hidden, row.size() * sizeof(float));
+      } else {
+        ConvertBF16(static_cast<const uint16_t*>(layer.k.matrix.data) + r * config_.hidden, config_.hidden, row.data());
+      }
+      double squares = 0;
+      for (size_t c = 0; c < row.size(); ++c) {
+        const double w = static_cast<double>(row[c]) * layer.attention_norm[c];
+        squares += w * w;
+      }
+      magnitude[i] = 3.0F * static_cast<float>(std::sqrt(squares)) + (layer.k.bias.empty() ? 0.0F : std::fabs(layer.k.bias[i]));
+    }
+    return magnitude;
+  }
+
+  void EqualizeKeys(LayerWeights* layer) const {
+    const int64_t d = config_.head_dim;
+    const int64_t half = d / 2;
+    const int64_t group = config_.heads / config_.kv_heads;
+    const std::vector<float> magnitude = KeyMagnitudes(*layer);
+    layer->key_scale.assign(static_cast<size_t>(config_.kv_heads * d), 1.0F);
+    layer->query_scale.assign(static_cast<size_t>(config_.heads * d), 1.0F / std::sqrt(static_cast<float>(d)));
+    for (int64_t h = 0; h < config_.kv_heads; ++h) {
+      for (int64_t j = 0; j < half; ++j) {
+        const auto low = static_cast<size_t>(h * d + j);
+        const auto high = low + static_cast<size_t>(half);
+        const float most = std::max(magnitude[low], magnitude[high]);
+        if (!(most > 0x1p-20F && most < 0x1p20F)) continue;
+        const float scale = std::exp2(-std::round(std::log2(most)));
+        layer->key_scale[low] = layer->key_scale[high] = scale;
+        for (int64_t q = h * group; q < (h + 1) * group; ++q) {
+          layer->query_scale[static_cast<size_t>(q * d + j)] /= scale;
+          layer->query_scale[static_cast<size_t>(q * d + j + half)] /= scale;
+        }
+      }
+    }
   }
 
   Status LoadLinear(const std::string& module, int64_t rows, int64_t cols, bool bias, Linear* linear) {

@@ -44,6 +44,13 @@ struct LayerWeights {
   std::vector<float> attention_norm;  // [hidden]
   std::vector<float> mlp_norm;        // [hidden]
   std::vector<float> q_norm, k_norm;  // [head_dim], qwen3 only
+  // Equalizer of the keys before they are stored, and its inverse on the queries (with 1 / sqrt(head_dim) in it): powers
+  // of two, the same for both components of a RoPE pair, so that no score changes in exact arithmetic, nor in float. An
+  // int8 cache has one scale per token and head; the keys of some models (Qwen2.5's biases) have channels a hundred times larger
+  // than others, which would drown them in that scale's rounding. It is the scale part of FPTQuant's pre-RoPE transform T_k
+  // (arXiv 2506.04985), chosen from the weights alone.
+  std::vector<float> key_scale;    // [kv_heads * head_dim]
+  std::vector<float> query_scale;  // [heads * head_dim]
   Linear q, k, v, o, gate, up, down;
 };
 

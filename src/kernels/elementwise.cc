@@ -97,6 +97,10 @@ void AddInPlace(float* x, const float* y, int64_t n) {
   Map2(x, y, n, x, [](VF32 a, VF32 b) HWY_ATTR { return hn::Add(a, b); });
 }
 
+void MultiplyInPlace(float* x, const float* y, int64_t n) {
+  Map2(x, y, n, x, [](VF32 a, VF32 b) HWY_ATTR { return hn::Mul(a, b); });
+}
+
 void ScaleInPlace(float* x, float factor, int64_t n) {
   const VF32 f = hn::Set(F32(), factor);
   Map(x, n, x, [f](VF32 a) HWY_ATTR { return hn::Mul(a, f); });
@@ -223,6 +227,7 @@ HWY_EXPORT(RmsNormHeads);
 HWY_EXPORT(ApplyRope);
 HWY_EXPORT(SwiGlu);
 HWY_EXPORT(AddInPlace);
+HWY_EXPORT(MultiplyInPlace);
 HWY_EXPORT(ScaleInPlace);
 HWY_EXPORT(Softmax);
 HWY_EXPORT(AbsMax);
@@ -244,6 +249,7 @@ void SwiGlu(const float* gate, const float* up, int64_t n, float* out) {
   HWY_DYNAMIC_DISPATCH(SwiGlu)(gate, up, n, out);
 }
 void AddInPlace(float* x, const float* y, int64_t n) { HWY_DYNAMIC_DISPATCH(AddInPlace)(x, y, n); }
+void MultiplyInPlace(float* x, const float* y, int64_t n) { HWY_DYNAMIC_DISPATCH(MultiplyInPlace)(x, y, n); }
 void ScaleInPlace(float* x, float factor, int64_t n) { HWY_DYNAMIC_DISPATCH(ScaleInPlace)(x, factor, n); }
 void Softmax(float* x, int64_t n) { HWY_DYNAMIC_DISPATCH(Softmax)(x, n); }
 float AbsMax(const float* x, int64_t n) { return HWY_DYNAMIC_DISPATCH(AbsMax)(x, n); }

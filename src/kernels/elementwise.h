@@ -28,6 +28,9 @@ void SwiGlu(const float* gate, const float* up, int64_t n, float* out);
 // x[i] += y[i]: residual and bias additions.
 void AddInPlace(float* x, const float* y, int64_t n);
 
+// x[i] *= y[i].
+void MultiplyInPlace(float* x, const float* y, int64_t n);
+
 // x[i] *= factor.
 void ScaleInPlace(float* x, float factor, int64_t n);
 

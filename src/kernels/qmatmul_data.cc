@@ -94,10 +94,14 @@ int QuantMatrix::ZeroPoint(int64_t row, int64_t group) const {
 }
 
 void QuantMatrix::DequantizeRow(int64_t row, float* out) const {
-  for (int64_t k = 0; k < cols_; ++k) {
-    const int64_t g = k / group_;
-    const float value = Scale(row, g) * static_cast<float>(ElementBits(row, k) - ZeroPoint(row, g));
-    out[k] = zero_ == ZeroKind::kMin ? value + Min(row, g) : value;
+  for (int64_t g = 0; g < groups(); ++g) {
+    const float scale = Scale(row, g);
+    const float min = Min(row, g);
+    const int zero = ZeroPoint(row, g);
+    for (int64_t k = g * group_; k < (g + 1) * group_; ++k) {
+      const float value = scale * static_cast<float>(ElementBits(row, k) - zero);
+      out[k] = zero_ == ZeroKind::kMin ? value + min : value;
+    }
   }
 }
 
