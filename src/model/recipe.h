@@ -33,7 +33,7 @@ struct PackRecipe {
   MatrixFormat linear;     // the linears of all layers
   MatrixFormat head;       // the LM head
   MatrixFormat embedding;  // the token embedding table
-  QuantMethod method = QuantMethod::kBest;
+  QuantMethod method = QuantMethod::kMinMax;  // the lowest perplexity on the default model (docs/results.md)
   double p = 2.0;  // of kLp and kBest
   DType scale_type = DType::kF16;
   std::optional<int> kv_bits = 8;  // noted in config.json; independent of the weights
