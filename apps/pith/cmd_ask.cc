@@ -91,7 +91,8 @@ Status RunAsk(const Cli& cli, const AskOptions& options) {
   } else if (options.stats) {
     std::fprintf(stderr, "%s\n", stats.Line().c_str());
   }
-  if (result.finish == FinishReason::kCancelled) return Error{ErrorCode::kCancelled, "interrupted"};
+  // With --json the object says finish_reason "cancelled"; a second one would not be JSON any more.
+  if (result.finish == FinishReason::kCancelled && !cli.json()) return Error{ErrorCode::kCancelled, "interrupted"};
   return {};
 }
 

@@ -72,7 +72,8 @@ Status RunBench(const Cli& cli, const BenchOptions& options) {
     PITH_ASSIGN(const auto measured, RunBenchmark(engine, benchmark));
     for (const BenchmarkRow& row : measured) {
       if (!cli.json()) {
-        std::printf("%-22s %-8s %12.2f %12.2f\n", row.name.c_str(), row.adapter ? "on" : "off", row.median_rate, row.best_rate);
+        std::printf("%-22s %-8s %12.2f %12.2f\n", row.name.c_str(), row.adapter ? "on" : "off", row.median_rate,
+                    row.best_rate);
         std::fflush(stdout);
       }
       if (!row.adapter && row.name == "tg" + std::to_string(benchmark.generate)) decode_rate = row.median_rate;
@@ -110,8 +111,8 @@ Status RunBench(const Cli& cli, const BenchOptions& options) {
   json["peak_rss_bytes"] = PeakRss();
   if (!cli.json()) {
     std::printf("file %s, weights read per token %s, peak memory %s, ready after %.2f s\n",
-                HumanBytes(model->checkpoint()->file_bytes()).c_str(), HumanBytes(engine.weights().bytes_per_token).c_str(),
-                HumanBytes(PeakRss()).c_str(), ready);
+                HumanBytes(model->checkpoint()->file_bytes()).c_str(),
+                HumanBytes(engine.weights().bytes_per_token).c_str(), HumanBytes(PeakRss()).c_str(), ready);
   }
   if (options.limits) {
     const MachineLimits limits = MeasureLimits(engine.pool());
@@ -119,7 +120,8 @@ Status RunBench(const Cli& cli, const BenchOptions& options) {
         decode_rate * static_cast<double>(engine.weights().bytes_per_token) / limits.read_bytes_per_second;
     const bool a16 = options.engine.activations == "a16";
     // A 16-bit activation is two 8-bit digits: two 8-bit multiply-adds each.
-    const double mac_share = prefill_rate * LinearMacsPerToken(engine.config()) * (a16 ? 2 : 1) / limits.int8_macs_per_second;
+    const double mac_share =
+        prefill_rate * LinearMacsPerToken(engine.config()) * (a16 ? 2 : 1) / limits.int8_macs_per_second;
     json["limits"] = {{"read_bytes_per_second", limits.read_bytes_per_second},
                       {"int8_macs_per_second", limits.int8_macs_per_second},
                       {"int16_macs_per_second", limits.int16_macs_per_second},
@@ -127,8 +129,9 @@ Status RunBench(const Cli& cli, const BenchOptions& options) {
                       {"decode_share_of_read", read_share},
                       {"prefill_share_of_int8", mac_share}};
     if (!cli.json()) {
-      std::printf("limits: read %.1f GB/s, int8 %.0f, int16 %.0f, f32 %.0f GMAC/s\n", limits.read_bytes_per_second * 1e-9,
-                  limits.int8_macs_per_second * 1e-9, limits.int16_macs_per_second * 1e-9, limits.f32_macs_per_second * 1e-9);
+      std::printf("limits: read %.1f GB/s, int8 %.0f, int16 %.0f, f32 %.0f GMAC/s\n",
+                  limits.read_bytes_per_second * 1e-9, limits.int8_macs_per_second * 1e-9,
+                  limits.int16_macs_per_second * 1e-9, limits.f32_macs_per_second * 1e-9);
       std::printf("reached: decode %.0f %% of the read bandwidth, prefill %.0f %% of the int8 peak\n", read_share * 100,
                   mac_share * 100);
     }
@@ -141,12 +144,17 @@ Status RunBench(const Cli& cli, const BenchOptions& options) {
 
 void AddBenchCommand(Cli& cli) {
   auto options = std::make_shared<BenchOptions>();
-  CLI::App* app = cli.AddCommand("bench", "Measure speed: prefill, decode, depth, shared-prompt streams, adapter switch.",
-                                 "pith bench -m qwen2.5-coder-0.5b --random-adapter 128 --limits");
+  CLI::App* app =
+      cli.AddCommand("bench", "Measure speed: prefill, decode, depth, shared-prompt streams, adapter switch.",
+                     "pith bench -m qwen2.5-coder-0.5b --random-adapter 128 --limits");
   AddEngineOptions(app, options->engine);
   BenchmarkOptions& benchmark = options->benchmark;
-  app->add_option("-p,--n-prompt", benchmark.prompt, "Prompt tokens (pp)")->check(CLI::Range(0, 1 << 20))->capture_default_str();
-  app->add_option("-n,--n-gen", benchmark.generate, "Generated tokens (tg)")->check(CLI::Range(0, 1 << 20))->capture_default_str();
+  app->add_option("-p,--n-prompt", benchmark.prompt, "Prompt tokens (pp)")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
+  app->add_option("-n,--n-gen", benchmark.generate, "Generated tokens (tg)")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
   app->add_option("-d,--n-depth", benchmark.depth, "Context length of the deep test; 0 = none")
       ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str();
@@ -158,12 +166,14 @@ void AddBenchCommand(Cli& cli) {
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   app->add_option("--only", benchmark.only, "Only the tests of these names")->delimiter(',');
-  CLI::Option* adapter = app->add_option("--adapter,--lora", options->adapter, "Measure with this PEFT LoRA directory too");
+  CLI::Option* adapter =
+      app->add_option("--adapter,--lora", options->adapter, "Measure with this PEFT LoRA directory too");
   SetCompletion(adapter, {.kind = CompletionHint::Kind::kFile, .words = {}});
   app->add_option("--random-adapter", options->random_adapter, "Measure with a random adapter of this rank too")
       ->check(CLI::Range(1, 256))
       ->excludes(adapter);
-  app->add_flag("--limits", options->limits, "Measure the machine's read bandwidth and multiply peaks, and the share reached");
+  app->add_flag("--limits", options->limits,
+                "Measure the machine's read bandwidth and multiply peaks, and the share reached");
   app->add_flag("--self-test", options->self_test, "Only check the kernels of this machine against their references");
   cli.OnRun(app, [&cli, options] { return RunBench(cli, *options); });
 }

@@ -95,7 +95,9 @@ Status RunChat(const Cli& cli, const ChatOptions& options) {
   reset();
   Sequence sequence = model->engine().NewSequence();
   const bool terminal = isatty(STDIN_FILENO) != 0 && !cli.json();
-  if (terminal) std::printf("%s, %s. /help for commands.\n", options.engine.model.c_str(), model->engine().weights().description.c_str());
+  if (terminal)
+    std::printf("%s, %s. /help for commands.\n", options.engine.model.c_str(),
+                model->engine().weights().description.c_str());
   std::string line;
   while (true) {
     if (terminal) {
@@ -152,7 +154,8 @@ void AddChatCommand(Cli& cli) {
                                  "pith chat -m qwen2.5-coder-0.5b");
   AddEngineOptions(app, options->engine);
   app->add_option("--system", options->system, "System prompt (default: the model's own)");
-  CLI::Option* adapter = app->add_option("--adapter,--lora", options->adapter, "Reasoning adapter: a PEFT LoRA directory");
+  CLI::Option* adapter =
+      app->add_option("--adapter,--lora", options->adapter, "Reasoning adapter: a PEFT LoRA directory");
   SetCompletion(adapter, {.kind = CompletionHint::Kind::kFile, .words = {}});
   app->add_option("-n,--max-tokens,--n-predict", options->generate.max_tokens, "Most generated tokens of an answer")
       ->check(CLI::Range(1, 1 << 24))

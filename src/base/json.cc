@@ -24,7 +24,8 @@ Result<Json> ParseJson(std::string_view text, const std::string& what) {
 Result<Json> ReadJsonFile(const std::string& path, uint64_t max_bytes) {
   PITH_ASSIGN(const auto file, MappedFile::Open(path));
   if (file->size() > max_bytes) {
-    return Error{ErrorCode::kMalformed, "'" + path + "' is too large for a JSON file (" + std::to_string(file->size()) + " bytes)"};
+    return Error{ErrorCode::kMalformed,
+                 "'" + path + "' is too large for a JSON file (" + std::to_string(file->size()) + " bytes)"};
   }
   const auto bytes = file->bytes();
   return ParseJson({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, "'" + path + "'");

@@ -12,8 +12,8 @@ namespace pith {
 using Json = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;
 
-// Parses UTF-8 JSON text. Nesting deeper than 128 levels, trailing text, invalid UTF-8 and syntax errors are kMalformed; `what`
-// names the source in the message.
+// Parses UTF-8 JSON text. Nesting deeper than 128 levels, trailing text, invalid UTF-8 and syntax errors are
+// kMalformed; `what` names the source in the message.
 Result<Json> ParseJson(std::string_view text, const std::string& what);
 // Reads and parses a file of at most `max_bytes`.
 Result<Json> ReadJsonFile(const std::string& path, uint64_t max_bytes = uint64_t{256} << 20);

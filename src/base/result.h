@@ -87,11 +87,11 @@ Error ErrorOf(const Result<T>& result) {
 #define PITH_CONCAT(a, b) PITH_CONCAT_INNER(a, b)
 
 // PITH_RETURN_IF_ERROR(expr): returns the error of a Status or Result from the enclosing function.
-#define PITH_RETURN_IF_ERROR(expr)                            \
-  do {                                                        \
-    if (auto pith_status = (expr); !pith_status.ok()) {       \
-      return ::pith::ErrorOf(pith_status);                    \
-    }                                                         \
+#define PITH_RETURN_IF_ERROR(expr)                      \
+  do {                                                  \
+    if (auto pith_status = (expr); !pith_status.ok()) { \
+      return ::pith::ErrorOf(pith_status);              \
+    }                                                   \
   } while (false)
 
 // PITH_ASSIGN(auto x, expr): x = value of the Result, or returns its error from the enclosing function.

@@ -71,7 +71,8 @@ void ThreadPool::Work(int thread) {
       found = HasTask(claim_.load(std::memory_order_acquire));
     }
     if (found) continue;
-    // Announce the sleep before the last look at the claim word: RunErased publishes first and looks at sleepers_ second.
+    // Announce the sleep before the last look at the claim word: RunErased publishes first and looks at sleepers_
+    // second.
     const uint32_t seen = wakeups_.load();
     sleepers_.fetch_add(1);
     if (!HasTask(claim_.load()) && !stop_.load()) wakeups_.wait(seen);

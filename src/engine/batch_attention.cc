@@ -81,8 +81,8 @@ void BatchAttention::PlanSpan(std::span<const SequenceRows> sequences, std::span
   spans_.push_back(span);
 }
 
-// Builds the tree of shared blocks: a node covers the longest run of blocks that the rows of a group have in common; where
-// they part, each run of neighbours that agree becomes a child.
+// Builds the tree of shared blocks: a node covers the longest run of blocks that the rows of a group have in common;
+// where they part, each run of neighbours that agree becomes a child.
 void BatchAttention::PlanPartition(std::span<const SequenceRows> sequences, std::span<const int64_t> first_rows,
                                    int64_t begin, int64_t end, int64_t partition, std::vector<Node>* nodes) {
   // The part of each sequence inside [begin, end), and the blocks its rows can see.

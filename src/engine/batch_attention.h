@@ -1,8 +1,8 @@
 // Attention of a batch of rows, over caches that sequences may share. Internal to the engine.
 //
 // The arithmetic of a row is fixed by kernels/attention.h. This class only decides what is computed together: rows of
-// sequences that hold the same block attend to it in one call (the shared prompt of N streams is read and converted once),
-// long caches are cut in their partitions and long chunks in tiles, so that threads share the work.
+// sequences that hold the same block attend to it in one call (the shared prompt of N streams is read and converted
+// once), long caches are cut in their partitions and long chunks in tiles, so that threads share the work.
 #pragma once
 
 #include <cstdint>
@@ -27,11 +27,9 @@ class BatchAttention {
   // Lays out the work for one step; the same for every layer. The sequences keep their blocks until Run is done.
   void Plan(std::span<const SequenceRows> sequences);
 
-  // Queries of the planned rows, to be filled before Run: [kv_heads][rows * group][head_dim], where group = heads / kv_heads,
-  // rotated and multiplied by 1 / sqrt(head_dim). Query head h of a row belongs to kv head h / group.
-  float* Query(int64_t row, int64_t kv_head) {
-    return q_.data() + (kv_head * rows_ + row) * group_ * shape_.head_dim;
-  }
+  // Queries of the planned rows, to be filled before Run: [kv_heads][rows * group][head_dim], where group = heads /
+  // kv_heads, rotated and multiplied by 1 / sqrt(head_dim). Query head h of a row belongs to kv head h / group.
+  float* Query(int64_t row, int64_t kv_head) { return q_.data() + (kv_head * rows_ + row) * group_ * shape_.head_dim; }
 
   // out[rows, heads * head_dim].
   void Run(int64_t layer, float* out);
@@ -52,7 +50,8 @@ class BatchAttention {
     bool leaf;
   };
 
-  void PlanSpan(std::span<const SequenceRows> sequences, std::span<const int64_t> first_rows, int64_t begin, int64_t end);
+  void PlanSpan(std::span<const SequenceRows> sequences, std::span<const int64_t> first_rows, int64_t begin,
+                int64_t end);
   void PlanPartition(std::span<const SequenceRows> sequences, std::span<const int64_t> first_rows, int64_t begin,
                      int64_t end, int64_t partition, std::vector<Node>* nodes);
   float* StateMemory(const Span& span, int64_t kv_head, int64_t partition);

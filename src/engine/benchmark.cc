@@ -21,7 +21,8 @@ double Median(std::vector<double> values) {
 std::vector<int32_t> RandomTokens(const Engine& engine, int64_t count) {
   std::vector<int32_t> tokens;
   for (int64_t i = 0; i < count; ++i) {
-    tokens.push_back(static_cast<int32_t>(RandomBits(1, 0, static_cast<uint64_t>(i)) % static_cast<uint64_t>(engine.config().vocab)));
+    tokens.push_back(static_cast<int32_t>(RandomBits(1, 0, static_cast<uint64_t>(i)) %
+                                          static_cast<uint64_t>(engine.config().vocab)));
   }
   return tokens;
 }
@@ -31,7 +32,8 @@ Status PrefillBase(Engine& engine, Sequence& sequence, std::span<const int32_t> 
   return output.ok() ? Status() : Status(output.error());
 }
 
-// `count` steps of one token for every stream. The tokens are fixed: sampling is not what is measured, logits are computed.
+// `count` steps of one token for every stream. The tokens are fixed: sampling is not what is measured, logits are
+// computed.
 Status DecodeSteps(Engine& engine, std::span<Sequence> streams, int64_t count, const Adapter* adapter) {
   const std::vector<int32_t> tokens = RandomTokens(engine, count);
   for (int64_t i = 0; i < count; ++i) {

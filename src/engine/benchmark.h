@@ -12,22 +12,22 @@
 namespace pith {
 
 struct BenchmarkOptions {
-  int64_t prompt = 512;    // pp
-  int64_t generate = 128;  // tg
-  int64_t depth = 2048;    // context length of the deep test; 0 = leave it out
+  int64_t prompt = 512;                         // pp
+  int64_t generate = 128;                       // tg
+  int64_t depth = 2048;                         // context length of the deep test; 0 = leave it out
   std::vector<int64_t> streams = {1, 2, 4, 8};  // parallel streams on one shared prompt
   int repetitions = 3;
-  std::vector<std::string> only;  // names of rows to run ("pp512"); empty = all
-  const Adapter* adapter = nullptr;  // on for every generated token (prompts are the base's)
+  std::vector<std::string> only;                       // names of rows to run ("pp512"); empty = all
+  const Adapter* adapter = nullptr;                    // on for every generated token (prompts are the base's)
   std::function<void(const std::string& row)> on_row;  // before a row is measured
 };
 
 struct BenchmarkRow {
-  std::string name;       // "pp512", "tg128", "pp512+tg128", "tg128@d2048", "pp512+tg64x8", ...
+  std::string name;  // "pp512", "tg128", "pp512+tg128", "tg128@d2048", "pp512+tg64x8", ...
   bool adapter = false;
-  int64_t tokens = 0;     // counted in the rate
+  int64_t tokens = 0;           // counted in the rate
   std::vector<double> seconds;  // of each repetition
-  double median_rate = 0;  // tokens per second, all streams together
+  double median_rate = 0;       // tokens per second, all streams together
   double best_rate = 0;
 };
 

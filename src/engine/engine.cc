@@ -15,13 +15,14 @@ std::string FormatKey(const ModelWeights& weights, const EngineOptions& options)
 
 }  // namespace
 
-Engine::Engine(std::unique_ptr<ModelWeights> weights, const EngineOptions& options, KvShape shape, std::string fingerprint)
+Engine::Engine(std::unique_ptr<ModelWeights> weights, const EngineOptions& options, KvShape shape,
+               std::string fingerprint)
     : weights_(std::move(weights)),
       options_(options),
       rope_(ComputeRopeFrequencies(weights_->config)),
       pool_(options.threads),
-      kv_pool_(std::make_shared<KvPool>(
-          shape, KvIdentity{fingerprint + "/" + FormatKey(*weights_, options), options.kv})) {
+      kv_pool_(
+          std::make_shared<KvPool>(shape, KvIdentity{fingerprint + "/" + FormatKey(*weights_, options), options.kv})) {
   const int64_t limit = weights_->config.max_position > 0 ? weights_->config.max_position : INT64_MAX;
   context_ = options.context > 0 ? std::min(options.context, limit) : limit;
   forward_ = std::make_unique<Forward>(*this);
@@ -29,7 +30,8 @@ Engine::Engine(std::unique_ptr<ModelWeights> weights, const EngineOptions& optio
 
 Engine::~Engine() = default;
 
-Result<std::unique_ptr<Engine>> Engine::Load(std::shared_ptr<const Checkpoint> checkpoint, const EngineOptions& options) {
+Result<std::unique_ptr<Engine>> Engine::Load(std::shared_ptr<const Checkpoint> checkpoint,
+                                             const EngineOptions& options) {
   const ModelConfig& config = checkpoint->config();
   if (options.threads < 0 || options.threads > 256) {
     return Error{ErrorCode::kInvalidArgument, "threads must be 0 (one per hardware thread) to 256"};
@@ -43,8 +45,8 @@ Result<std::unique_ptr<Engine>> Engine::Load(std::shared_ptr<const Checkpoint> c
                                                   " is more than the model's " + std::to_string(config.max_position)};
   }
   if (config.head_dim > kMaxHeadDim) {
-    return Error{ErrorCode::kUnsupported, "head_dim " + std::to_string(config.head_dim) + " is above " +
-                                              std::to_string(kMaxHeadDim)};
+    return Error{ErrorCode::kUnsupported,
+                 "head_dim " + std::to_string(config.head_dim) + " is above " + std::to_string(kMaxHeadDim)};
   }
   const std::string fingerprint = checkpoint->fingerprint();
   PITH_ASSIGN(auto weights, ModelWeights::Load(checkpoint, options.weights));
@@ -69,8 +71,9 @@ Result<StepOutput> Engine::Step(std::span<const StepItem> items) {
     }
     for (const int32_t token : item.tokens) {
       if (token < 0 || token >= config().vocab) {
-        return Error{ErrorCode::kInvalidArgument, "token id " + std::to_string(token) + " is outside the vocabulary of " +
-                                                      std::to_string(config().vocab)};
+        return Error{
+            ErrorCode::kInvalidArgument,
+            "token id " + std::to_string(token) + " is outside the vocabulary of " + std::to_string(config().vocab)};
       }
     }
     const int64_t after = item.sequence->length() + static_cast<int64_t>(item.tokens.size());
@@ -91,7 +94,8 @@ Result<StepOutput> Engine::Step(std::span<const StepItem> items) {
     for (const StepItem& item : items) {
       item.sequence->Truncate(item.sequence->length() - static_cast<int64_t>(item.tokens.size()));
     }
-    return Error{ErrorCode::kNumeric, "the model produced NaN or infinite values: broken weights, or an adapter out of range"};
+    return Error{ErrorCode::kNumeric,
+                 "the model produced NaN or infinite values: broken weights, or an adapter out of range"};
   }
   return output;
 }
@@ -104,15 +108,14 @@ Result<StepOutput> Engine::Prefill(Sequence& sequence, std::span<const int32_t> 
   }
   const auto total = static_cast<int64_t>(tokens.size());
   if (sequence.length() + total > context_) {
-    return Error{ErrorCode::kContextOverflow,
-                 "the prompt has " + std::to_string(sequence.length() + total) + " tokens, the context holds " +
-                     std::to_string(context_)};
+    return Error{ErrorCode::kContextOverflow, "the prompt has " + std::to_string(sequence.length() + total) +
+                                                  " tokens, the context holds " + std::to_string(context_)};
   }
   StepOutput output;
   for (int64_t done = 0; done < total;) {
     if (options.cancel != nullptr && options.cancel->load(std::memory_order_relaxed)) {
-      return Error{ErrorCode::kCancelled, "cancelled after " + std::to_string(done) + " of " + std::to_string(total) +
-                                              " prompt tokens"};
+      return Error{ErrorCode::kCancelled,
+                   "cancelled after " + std::to_string(done) + " of " + std::to_string(total) + " prompt tokens"};
     }
     const int64_t n = std::min(options_.prefill_chunk, total - done);
     const bool last = done + n == total;

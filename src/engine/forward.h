@@ -59,14 +59,15 @@ class Engine::Forward {
 
   int64_t rows_ = 0;
   std::vector<AdapterRun> runs_;
-  std::vector<int64_t> positions_;  // of each row
+  std::vector<int64_t> positions_;    // of each row
   std::vector<Sequence*> sequences_;  // of each row
   std::vector<float> x_, normed_, q_, k_, v_, mixed_, gate_, up_, projected_;
   std::vector<float> rope_cos_, rope_sin_;  // [rows, head_dim / 2]
   std::vector<float> lora_;                 // A x of all targets and rows
   std::vector<float> logits_, states_, head_input_;
-  std::vector<PackedLora> packed_lora_;     // of the product at hand
-  // Quantized inputs: of 4-bit and 8-bit matrices, by scale kind; of the A and the B of packed adapters, by run and part.
+  std::vector<PackedLora> packed_lora_;  // of the product at hand
+  // Quantized inputs: of 4-bit and 8-bit matrices, by scale kind; of the A and the B of packed adapters, by run and
+  // part.
   kernels::QuantActivations activations_[2][2];
   std::vector<kernels::QuantActivations> lora_inputs_, lora_middles_;
 };

@@ -15,7 +15,11 @@ double SecondsSince(Clock::time_point start) { return std::chrono::duration<doub
 class TextRouter {
  public:
   TextRouter(const GenerateOptions& options, GenerateResult* result)
-      : options_(options), result_(result), close_({std::string(kThinkClose)}), stops_(options.stop), thinking_(options.reason) {}
+      : options_(options),
+        result_(result),
+        close_({std::string(kThinkClose)}),
+        stops_(options.stop),
+        thinking_(options.reason) {}
 
   bool thinking() const { return thinking_; }
   bool stopped() const { return stops_.stopped(); }
@@ -111,7 +115,8 @@ Result<GenerateResult> Generate(TextModel& model, Sequence& sequence, const std:
   std::vector<int32_t> forced;
   if (options.reason) {
     PITH_ASSIGN(forced, model.tokenizer()->Encode(kThinkOpen, {.parse_special = true, .special_ranges = {}}));
-    if (static_cast<int64_t>(forced.size()) > options.max_tokens) forced.resize(static_cast<size_t>(options.max_tokens));
+    if (static_cast<int64_t>(forced.size()) > options.max_tokens)
+      forced.resize(static_cast<size_t>(options.max_tokens));
   }
   IncrementalDetokenizer detokenizer(model.tokenizer());
   TextRouter router(options, &result);
@@ -131,7 +136,8 @@ Result<GenerateResult> Generate(TextModel& model, Sequence& sequence, const std:
   };
 
   if (!forced.empty()) {
-    if (sequence.length() + static_cast<int64_t>(forced.size()) > engine.context()) return finish(FinishReason::kContext);
+    if (sequence.length() + static_cast<int64_t>(forced.size()) > engine.context())
+      return finish(FinishReason::kContext);
     PITH_RETURN_IF_ERROR(step(forced));
     result.tokens = forced;
     result.reasoning_tokens = static_cast<int64_t>(forced.size());

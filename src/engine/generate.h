@@ -20,11 +20,11 @@ inline constexpr std::string_view kThinkClose = "</think>";
 
 struct GenerateOptions {
   SamplingParams sampling;
-  uint64_t stream = 0;         // which stream of random numbers
-  int64_t max_tokens = 512;    // all generated tokens, forced ones too; >= 1
+  uint64_t stream = 0;            // which stream of random numbers
+  int64_t max_tokens = 512;       // all generated tokens, forced ones too; >= 1
   std::vector<std::string> stop;  // stop strings; they act on the visible answer, not on thoughts
-  // Reasoning mode: `<think>\n` is forced as the first response tokens. The prompt is always prefilled by the base; the adapter, if
-  // any, is on from the first response token (rule 1: one definition of the mask).
+  // Reasoning mode: `<think>\n` is forced as the first response tokens. The prompt is always prefilled by the base; the
+  // adapter, if any, is on from the first response token (rule 1: one definition of the mask).
   bool reason = false;
   const Adapter* adapter = nullptr;
   bool ignore_eos = false;
@@ -38,8 +38,8 @@ enum class FinishReason { kStop, kLength, kContext, kCancelled };
 const char* FinishReasonName(FinishReason reason);  // "stop", "length", "context", "cancelled"
 
 struct GenerateResult {
-  std::string text;       // the visible answer
-  std::string reasoning;  // what was between the tags
+  std::string text;             // the visible answer
+  std::string reasoning;        // what was between the tags
   std::vector<int32_t> tokens;  // all generated tokens, forced ones too, without the stop token
   FinishReason finish = FinishReason::kStop;
   int64_t prompt_tokens = 0;
@@ -50,9 +50,9 @@ struct GenerateResult {
   double first_token_seconds = 0;  // from the call to the first token of the response
 };
 
-// Generates after `prompt`. `sequence` is made to hold exactly the prompt first: positions that already match (same tokens, by
-// the base) are kept, the rest is dropped and computed. Afterwards it holds prompt and response, so that the next turn of
-// a chat reuses them. Cancelling is not an error: what was generated is returned.
+// Generates after `prompt`. `sequence` is made to hold exactly the prompt first: positions that already match (same
+// tokens, by the base) are kept, the rest is dropped and computed. Afterwards it holds prompt and response, so that the
+// next turn of a chat reuses them. Cancelling is not an error: what was generated is returned.
 Result<GenerateResult> Generate(TextModel& model, Sequence& sequence, const std::vector<int32_t>& prompt,
                                 const GenerateOptions& options);
 

@@ -81,8 +81,9 @@ class KvPool {
   static std::shared_ptr<Shelf> MakeShelf();
 };
 
-// The tokens that a model has seen in one context, with their keys and values. Copying is cheap: full blocks are shared, and a
-// block is copied before it is written while another sequence holds it. Not thread-safe; copies are independent.
+// The tokens that a model has seen in one context, with their keys and values. Copying is cheap: full blocks are
+// shared, and a block is copied before it is written while another sequence holds it. Not thread-safe; copies are
+// independent.
 class Sequence {
  public:
   explicit Sequence(std::shared_ptr<KvPool> pool) : pool_(std::move(pool)) {}

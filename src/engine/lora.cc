@@ -89,14 +89,15 @@ void Adapter::Place(int64_t layer, LinearKind kind, std::unique_ptr<LoraFactors>
   layers_[index][static_cast<size_t>(kind)] = std::move(factors);
 }
 
-Result<std::shared_ptr<const Adapter>> Adapter::Load(const std::string& dir, const ModelConfig& config, LoraFormat format) {
+Result<std::shared_ptr<const Adapter>> Adapter::Load(const std::string& dir, const ModelConfig& config,
+                                                     LoraFormat format) {
   PITH_ASSIGN(auto file, AdapterFile::Open(dir, config));
   auto adapter = std::shared_ptr<Adapter>(new Adapter(config));
   adapter->file_ = file;
   for (const LoraModule& module : file->modules) {
     auto factors = std::make_unique<LoraFactors>();
     factors->scaling = module.scaling;
-    const LoraFormat held = format != LoraFormat::kAuto        ? format
+    const LoraFormat held = format != LoraFormat::kAuto   ? format
                             : module.a.type == DType::kI8 ? LoraFormat::kInt8
                                                           : LoraFormat::kBF16;
     PITH_ASSIGN(const auto a, FactorFloats(module.a, module.a_scale));

@@ -25,8 +25,8 @@ enum class LoraFormat {
 
 // One adapted linear: y += scaling * B (A x). Either the float or the packed pair is set.
 struct LoraFactors {
-  FloatMatrix a;  // [rank, in]
-  FloatMatrix b;  // [out, rank]
+  FloatMatrix a;                             // [rank, in]
+  FloatMatrix b;                             // [out, rank]
   std::unique_ptr<kernels::QuantMatrix> a8;  // the same, the rank rounded up to 32 with zeros
   std::unique_ptr<kernels::QuantMatrix> b8;
   float scaling = 0;
@@ -34,12 +34,14 @@ struct LoraFactors {
   bool packed() const { return a8 != nullptr; }
 };
 
-// Immutable once loaded; may be used by any number of sequences at the same time. Every loaded instance has an id of its own,
-// never used again in this process: KV made by an adapter that was since reloaded is never mistaken for the new one's.
+// Immutable once loaded; may be used by any number of sequences at the same time. Every loaded instance has an id of
+// its own, never used again in this process: KV made by an adapter that was since reloaded is never mistaken for the
+// new one's.
 class Adapter {
  public:
   // kInt8 needs linears whose widths are multiples of 32 (others are held as bf16).
-  static Result<std::shared_ptr<const Adapter>> Load(const std::string& dir, const ModelConfig& config, LoraFormat format);
+  static Result<std::shared_ptr<const Adapter>> Load(const std::string& dir, const ModelConfig& config,
+                                                     LoraFormat format);
 
   // Random factors of one rank on every linear of the layers, for measuring speed.
   static std::shared_ptr<const Adapter> Random(const ModelConfig& config, int64_t rank, LoraFormat format);

@@ -26,8 +26,8 @@ Result<PerplexityResult> Perplexity(Engine& engine, std::span<const int32_t> tok
     Sequence sequence = engine.NewSequence();
     for (int64_t at = window; at < end;) {
       const int64_t n = std::min(engine.options().prefill_chunk, end - at);
-      const StepItem item{&sequence, tokens.subspan(static_cast<size_t>(at), static_cast<size_t>(n)), nullptr, Rows::kAll,
-                          Rows::kNone};
+      const StepItem item{&sequence, tokens.subspan(static_cast<size_t>(at), static_cast<size_t>(n)), nullptr,
+                          Rows::kAll, Rows::kNone};
       PITH_ASSIGN(const StepOutput output, engine.Step({&item, 1}));
       std::vector<double> losses(static_cast<size_t>(n));
       engine.pool().Run(n, [&](int64_t i, int) {

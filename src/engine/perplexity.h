@@ -11,8 +11,8 @@
 namespace pith {
 
 struct PerplexityOptions {
-  int64_t window = 2048;     // tokens per window; windows do not overlap and see nothing of each other
-  int64_t max_tokens = 0;    // only the first so many tokens; 0 = all
+  int64_t window = 2048;   // tokens per window; windows do not overlap and see nothing of each other
+  int64_t max_tokens = 0;  // only the first so many tokens; 0 = all
   std::function<void(int64_t done, int64_t total)> on_progress;  // tokens
 };
 
@@ -25,8 +25,8 @@ struct PerplexityResult {
   double seconds = 0;
 };
 
-// Every token of a window but its first is scored, given all tokens before it in the window. A last window of fewer than two
-// tokens is left out. kInvalidArgument when nothing can be scored.
+// Every token of a window but its first is scored, given all tokens before it in the window. A last window of fewer
+// than two tokens is left out. kInvalidArgument when nothing can be scored.
 Result<PerplexityResult> Perplexity(Engine& engine, std::span<const int32_t> tokens, const PerplexityOptions& options);
 
 }  // namespace pith

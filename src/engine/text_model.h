@@ -14,9 +14,9 @@
 namespace pith {
 
 struct TextModelOptions {
-  // "auto" (a packed checkpoint as it is; any other packed once into the cache folder by the default recipe), "stored" (the
-  // checkpoint's own numbers: floats stay, GGUF blocks become bf16), "bf16", "f32", or a packing recipe such as "w4g32" (see
-  // model/recipe.h).
+  // "auto" (a packed checkpoint as it is; any other packed once into the cache folder by the default recipe), "stored"
+  // (the checkpoint's own numbers: floats stay, GGUF blocks become bf16), "bf16", "f32", or a packing recipe such as
+  // "w4g32" (see model/recipe.h).
   std::string weights = "auto";
   std::string chat_template = "auto";  // or a family name (ParseTemplateFamily)
   EngineOptions engine;
@@ -32,7 +32,9 @@ class TextModel {
   Engine& engine() { return *engine_; }
   const std::shared_ptr<const Tokenizer>& tokenizer() const { return tokenizer_; }
   const std::string& path() const { return path_; }  // what was asked for
-  const std::shared_ptr<const Checkpoint>& checkpoint() const { return checkpoint_; }  // what runs (maybe from the cache)
+  const std::shared_ptr<const Checkpoint>& checkpoint() const {
+    return checkpoint_;
+  }  // what runs (maybe from the cache)
 
   // Messages to prompt tokens, with the generation prompt.
   Result<std::vector<int32_t>> Render(const std::vector<ChatMessage>& messages) const;

@@ -42,8 +42,8 @@ class WeightLoader {
     if (!own_head && !config_.tied_embeddings) {
       return Error{ErrorCode::kNotFound, "tensor 'lm_head.weight' is missing and the embeddings are not tied"};
     }
-    PITH_RETURN_IF_ERROR(
-        LoadLinear(own_head ? "lm_head" : "model.embed_tokens", config_.vocab, config_.hidden, false, &weights_->lm_head));
+    PITH_RETURN_IF_ERROR(LoadLinear(own_head ? "lm_head" : "model.embed_tokens", config_.vocab, config_.hidden, false,
+                                    &weights_->lm_head));
     Describe();
     return std::move(weights_);
   }
@@ -95,8 +95,8 @@ class WeightLoader {
     return {};
   }
 
-  // How large |k[d]| gets: the bias, and three deviations of the product of a weight row with a normalised input; with a
-  // norm on the heads, its weight.
+  // How large |k[d]| gets: the bias, and three deviations of the product of a weight row with a normalised input; with
+  // a norm on the heads, its weight.
   std::vector<float> KeyMagnitudes(const LayerWeights& layer) const {
     const int64_t d = config_.head_dim;
     std::vector<float> magnitude(static_cast<size_t>(config_.kv_heads * d));
@@ -110,7 +110,8 @@ class WeightLoader {
       if (layer.k.packed != nullptr) {
         layer.k.packed->DequantizeRow(r, row.data());
       } else if (layer.k.matrix.type == FloatType::kF32) {
-        std::memcpy(row.data(), static_cast<const float*>(layer.k.matrix.data) + r * config_.hidden, row.size() * sizeof(float));
+        std::memcpy(row.data(), static_cast<const float*>(layer.k.matrix.data) + r * config_.hidden,
+                    row.size() * sizeof(float));
       } else {
         ConvertBF16(static_cast<const uint16_t*>(layer.k.matrix.data) + r * config_.hidden, config_.hidden, row.data());
       }
@@ -119,7 +120,8 @@ class WeightLoader {
         const double w = static_cast<double>(row[c]) * layer.attention_norm[c];
         squares += w * w;
       }
-      magnitude[i] = 3.0F * static_cast<float>(std::sqrt(squares)) + (layer.k.bias.empty() ? 0.0F : std::fabs(layer.k.bias[i]));
+      magnitude[i] =
+          3.0F * static_cast<float>(std::sqrt(squares)) + (layer.k.bias.empty() ? 0.0F : std::fabs(layer.k.bias[i]));
     }
     return magnitude;
   }
@@ -272,7 +274,8 @@ class WeightLoader {
       PITH_ASSIGN(const Tensor* zero,
                   checkpoint_->Get(module + ".weight_zero_point", {(rows + per_word - 1) / per_word, groups}));
       if (zero->type != DType::kI32) {
-        return Error{ErrorCode::kUnsupported, "'" + module + ".weight_zero_point' is " + DTypeName(zero->type) + ", not I32"};
+        return Error{ErrorCode::kUnsupported,
+                     "'" + module + ".weight_zero_point' is " + DTypeName(zero->type) + ", not I32"};
       }
       zero_points.resize(static_cast<size_t>(rows * groups));
       for (int64_t r = 0; r < rows; ++r) {
@@ -336,7 +339,8 @@ class WeightLoader {
   std::map<std::string, FloatMatrix> converted_;
 };
 
-Result<std::unique_ptr<ModelWeights>> ModelWeights::Load(std::shared_ptr<const Checkpoint> checkpoint, WeightFormat format) {
+Result<std::unique_ptr<ModelWeights>> ModelWeights::Load(std::shared_ptr<const Checkpoint> checkpoint,
+                                                         WeightFormat format) {
   return WeightLoader(std::move(checkpoint), format).Load();
 }
 

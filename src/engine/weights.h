@@ -21,8 +21,8 @@ enum class WeightFormat {
   kF32,
 };
 
-// One linear layer: y = W x + b. Either packed low-bit weights or floats. Views point into the mapped checkpoint where its
-// bytes can be used as they are, else into owned memory.
+// One linear layer: y = W x + b. Either packed low-bit weights or floats. Views point into the mapped checkpoint where
+// its bytes can be used as they are, else into owned memory.
 struct Linear {
   std::unique_ptr<kernels::QuantMatrix> packed;  // null for floats
   FloatMatrix matrix;                            // when packed is null
@@ -44,11 +44,11 @@ struct LayerWeights {
   std::vector<float> attention_norm;  // [hidden]
   std::vector<float> mlp_norm;        // [hidden]
   std::vector<float> q_norm, k_norm;  // [head_dim], qwen3 only
-  // Equalizer of the keys before they are stored, and its inverse on the queries (with 1 / sqrt(head_dim) in it): powers
-  // of two, the same for both components of a RoPE pair, so that no score changes in exact arithmetic, nor in float. An
-  // int8 cache has one scale per token and head; the keys of some models (Qwen2.5's biases) have channels a hundred times larger
-  // than others, which would drown them in that scale's rounding. It is the scale part of FPTQuant's pre-RoPE transform T_k
-  // (arXiv 2506.04985), chosen from the weights alone.
+  // Equalizer of the keys before they are stored, and its inverse on the queries (with 1 / sqrt(head_dim) in it):
+  // powers of two, the same for both components of a RoPE pair, so that no score changes in exact arithmetic, nor in
+  // float. An int8 cache has one scale per token and head; the keys of some models (Qwen2.5's biases) have channels a
+  // hundred times larger than others, which would drown them in that scale's rounding. It is the scale part of
+  // FPTQuant's pre-RoPE transform T_k (arXiv 2506.04985), chosen from the weights alone.
   std::vector<float> key_scale;    // [kv_heads * head_dim]
   std::vector<float> query_scale;  // [heads * head_dim]
   Linear q, k, v, o, gate, up, down;
@@ -61,12 +61,12 @@ struct ModelWeights {
   std::vector<float> final_norm;  // [hidden]
   Linear lm_head;
   WeightFormat format = WeightFormat::kStored;
-  std::string description;  // "bf16", "w4g32 (lm_head w8g32)", ...
+  std::string description;       // "bf16", "w4g32 (lm_head w8g32)", ...
   uint64_t bytes_per_token = 0;  // weight bytes that one decode step reads
   uint64_t owned_bytes = 0;      // bytes held outside the mapped files
 
-  // Builds the weights. Row-permuted GGUF tensors are put in Hugging Face order. Missing tensors and shapes that do not fit
-  // are errors that name the tensor.
+  // Builds the weights. Row-permuted GGUF tensors are put in Hugging Face order. Missing tensors and shapes that do not
+  // fit are errors that name the tensor.
   static Result<std::unique_ptr<ModelWeights>> Load(std::shared_ptr<const Checkpoint> checkpoint, WeightFormat format);
 
  private:

@@ -93,7 +93,8 @@ double SpinI8(int64_t rounds, uint64_t* sink) {
 #elif HWY_TARGET == HWY_NEON
       const int8x16_t a = vreinterpretq_s8_s32(acc[c].raw);
       const int8x16_t b = vreinterpretq_s8_u8(w.raw);
-      const int16x8_t products = vpaddq_s16(vmull_s8(vget_low_s8(a), vget_low_s8(b)), vmull_s8(vget_high_s8(a), vget_high_s8(b)));
+      const int16x8_t products =
+          vpaddq_s16(vmull_s8(vget_low_s8(a), vget_low_s8(b)), vmull_s8(vget_high_s8(a), vget_high_s8(b)));
       acc[c] = hn::Add(acc[c], hn::Vec<decltype(di32)>{vreinterpretq_s32_s16(products)});
 #endif
     }
@@ -150,9 +151,12 @@ MachineLimits MeasureLimits(ThreadPool& pool) {
     });
   }
   constexpr int64_t kRounds = 4'000'000;
-  limits.f32_macs_per_second = median_rate([](int64_t, uint64_t* sink) { return HWY_DYNAMIC_DISPATCH(SpinF32)(kRounds, sink); });
-  limits.int16_macs_per_second = median_rate([](int64_t, uint64_t* sink) { return HWY_DYNAMIC_DISPATCH(SpinI16)(kRounds, sink); });
-  limits.int8_macs_per_second = median_rate([](int64_t, uint64_t* sink) { return HWY_DYNAMIC_DISPATCH(SpinI8)(kRounds, sink); });
+  limits.f32_macs_per_second =
+      median_rate([](int64_t, uint64_t* sink) { return HWY_DYNAMIC_DISPATCH(SpinF32)(kRounds, sink); });
+  limits.int16_macs_per_second =
+      median_rate([](int64_t, uint64_t* sink) { return HWY_DYNAMIC_DISPATCH(SpinI16)(kRounds, sink); });
+  limits.int8_macs_per_second =
+      median_rate([](int64_t, uint64_t* sink) { return HWY_DYNAMIC_DISPATCH(SpinI8)(kRounds, sink); });
   return limits;
 }
 

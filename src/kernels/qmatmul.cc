@@ -1,9 +1,11 @@
 // Vector code of the low-bit products; the definition that all of it reproduces bit for bit is in qmatmul.h.
 //
 // Two shapes of the same sum:
-//  * one token (decode): weights are read row by row as they lie in memory. A vector of packed bytes of one row meets the same
+//  * one token (decode): weights are read row by row as they lie in memory. A vector of packed bytes of one row meets
+//  the same
 //    inputs of the token; four such rows are reduced together, so that the lanes become rows again.
-//  * several tokens (prefill, parallel streams): a tile of 16 rows is unpacked once to signed bytes, four inputs of every row
+//  * several tokens (prefill, parallel streams): a tile of 16 rows is unpacked once to signed bytes, four inputs of
+//  every row
 //    side by side, and each token's four inputs are broadcast to all rows.
 // A "unit" below is 16 packed bytes of a row: 32 inputs of 4 bits (a block) or 16 of 8 bits (half a block).
 #include "kernels/qmatmul.h"
@@ -51,13 +53,13 @@ constexpr DI8 di8;
 constexpr DU32 du32;
 
 constexpr int64_t kVectorBytes = HWY_LANES(uint8_t);
-constexpr int kUnits = static_cast<int>(kVectorBytes / 16);     // 128-bit parts of a vector
-constexpr int kLanes = static_cast<int>(kVectorBytes / 4);      // rows in one vector of 32-bit lanes
-constexpr int kParts = static_cast<int>(kTileRows) / kLanes;    // such vectors in a tile
+constexpr int kUnits = static_cast<int>(kVectorBytes / 16);   // 128-bit parts of a vector
+constexpr int kLanes = static_cast<int>(kVectorBytes / 4);    // rows in one vector of 32-bit lanes
+constexpr int kParts = static_cast<int>(kTileRows) / kLanes;  // such vectors in a tile
 
-// Multiply-add of unsigned and signed bytes. DotAcc holds partial sums of up to 8 steps when one side has 4 bits (unsigned
-// 0..15 against any int8, or any uint8 against signed -8..7: 8 * 2 * 255 * 8 < 2^15); WidenAcc gives the four-input sums as
-// int32 lanes.
+// Multiply-add of unsigned and signed bytes. DotAcc holds partial sums of up to 8 steps when one side has 4 bits
+// (unsigned 0..15 against any int8, or any uint8 against signed -8..7: 8 * 2 * 255 * 8 < 2^15); WidenAcc gives the
+// four-input sums as int32 lanes.
 #if HWY_TARGET == HWY_AVX3_DL
 constexpr bool kDot8 = true;  // 8-bit weights fit the instruction
 using DotAcc = VI32;
@@ -70,14 +72,10 @@ constexpr DI16 di16;
 using DotAcc = hn::Vec<DI16>;
 HWY_INLINE DotAcc DotZero() { return hn::Zero(di16); }
 #if HWY_TARGET == HWY_AVX2
-HWY_INLINE DotAcc DotStep(DotAcc acc, VU8 u, VI8 s) {
-  return hn::Add(acc, DotAcc{_mm256_maddubs_epi16(u.raw, s.raw)});
-}
+HWY_INLINE DotAcc DotStep(DotAcc acc, VU8 u, VI8 s) { return hn::Add(acc, DotAcc{_mm256_maddubs_epi16(u.raw, s.raw)}); }
 HWY_INLINE VI32 WidenAcc(DotAcc acc) { return VI32{_mm256_madd_epi16(acc.raw, _mm256_set1_epi16(1))}; }
 #elif HWY_TARGET == HWY_SSSE3 || HWY_TARGET == HWY_SSE4
-HWY_INLINE DotAcc DotStep(DotAcc acc, VU8 u, VI8 s) {
-  return hn::Add(acc, DotAcc{_mm_maddubs_epi16(u.raw, s.raw)});
-}
+HWY_INLINE DotAcc DotStep(DotAcc acc, VU8 u, VI8 s) { return hn::Add(acc, DotAcc{_mm_maddubs_epi16(u.raw, s.raw)}); }
 HWY_INLINE VI32 WidenAcc(DotAcc acc) { return VI32{_mm_madd_epi16(acc.raw, _mm_set1_epi16(1))}; }
 #elif HWY_TARGET == HWY_NEON
 HWY_INLINE DotAcc DotStep(DotAcc acc, VU8 u, VI8 s) {
@@ -99,9 +97,8 @@ HWY_INLINE hn::Vec<D> LoadUnits(D d, const hn::TFromD<D>* from, int64_t stride) 
   static_assert(sizeof(hn::TFromD<D>) == 1);
 #if HWY_TARGET == HWY_AVX3_DL
   const hn::Half<D> half;
-  return hn::Combine(
-      d, hn::Combine(half, hn::LoadU(d128, from + 3 * stride), hn::LoadU(d128, from + 2 * stride)),
-      hn::Combine(half, hn::LoadU(d128, from + stride), hn::LoadU(d128, from)));
+  return hn::Combine(d, hn::Combine(half, hn::LoadU(d128, from + 3 * stride), hn::LoadU(d128, from + 2 * stride)),
+                     hn::Combine(half, hn::LoadU(d128, from + stride), hn::LoadU(d128, from)));
 #elif HWY_TARGET == HWY_AVX2
   return hn::Combine(d, hn::LoadU(d128, from + stride), hn::LoadU(d128, from));
 #else
@@ -214,7 +211,8 @@ HWY_INLINE VF32 RoundWide(VI32 high, VI32 low) {
 
 // acc + the contribution of a whole row kept as two digit sums: sum of (u - base) * q = 256 * high + low,
 // where `base` is the zero that the caller has already taken off. `ones` is the sum of q.
-HWY_INLINE VF32 CloseLong(VF32 acc, VI32 high, VI32 low, int64_t ones, int32_t base, const TileScales& s, int64_t index) {
+HWY_INLINE VF32 CloseLong(VF32 acc, VI32 high, VI32 low, int64_t ones, int32_t base, const TileScales& s,
+                          int64_t index) {
   const int64_t ones_high = ones >> 8;
   const auto ones_low = static_cast<int32_t>(ones - ones_high * 256);
   const VI32 zero = s.zero == ZeroKind::kZeroPoint ? LoadZeroPoints(s.zero_points + index)
@@ -231,7 +229,8 @@ HWY_INLINE VF32 CloseLong(VF32 acc, VI32 high, VI32 low, int64_t ones, int32_t b
 
 // ---------------------------------------------------------------------------------------------------------- one token
 
-// The inputs of one chunk (one vector of packed bytes): even and odd elements for 4-bit weights, all in `even` for 8-bit.
+// The inputs of one chunk (one vector of packed bytes): even and odd elements for 4-bit weights, all in `even` for
+// 8-bit.
 struct ChunkInputs {
   VI8 high_even, high_odd, low_even, low_odd;
 };
@@ -409,24 +408,25 @@ void GemvTileChannel(const QuantMatrix& w, const QuantActivations& x, int64_t ti
   }
   const VF32 token_scale = hn::Set(df32, x.TokenScale(0));
   for (int p = 0; p < kParts; ++p) {
-    const VF32 acc = CloseLong(hn::Zero(df32), hn::Load(di32, high_sums + p * kLanes), hn::Load(di32, low_sums + p * kLanes),
-                               x.RowSum(0), 0, scales, p * kLanes);
+    const VF32 acc = CloseLong(hn::Zero(df32), hn::Load(di32, high_sums + p * kLanes),
+                               hn::Load(di32, low_sums + p * kLanes), x.RowSum(0), 0, scales, p * kLanes);
     hn::StoreU(hn::Mul(acc, token_scale), df32, out + p * kLanes);
   }
 }
 
 // ------------------------------------------------------------------------------------------------------ several tokens
 
-// An unpacked tile: per block kPasses * 8 steps of 64 bytes, then 64 bytes of constants. Step s holds four signed weights of
-// each of the 16 rows, and meets bytes 4 (s % 8) .. of a plane of the activation line. 4-bit weights are u - 8. 8-bit ones
-// are u - 128; without an 8-bit instruction they take two passes, floor((u - 128) / 16) and u % 16 - 8, and
-// w = 16 * first + second + 8. The constants undo the offset of the activation bytes: -128 * sum of the pass's weights.
+// An unpacked tile: per block kPasses * 8 steps of 64 bytes, then 64 bytes of constants. Step s holds four signed
+// weights of each of the 16 rows, and meets bytes 4 (s % 8) .. of a plane of the activation line. 4-bit weights are u
+// - 8. 8-bit ones are u - 128; without an 8-bit instruction they take two passes, floor((u - 128) / 16) and u % 16 - 8,
+// and w = 16 * first + second + 8. The constants undo the offset of the activation bytes: -128 * sum of the pass's
+// weights.
 template <bool kW8>
 constexpr int kPasses = kW8 && !kDot8 ? 2 : 1;
 constexpr int64_t kStepBytes = kTileRows * 4;
 constexpr int64_t kPassBytes = 9 * kStepBytes;
 template <bool kW8>
-constexpr int64_t kTileBlockBytes = kPasses<kW8> * kPassBytes;
+constexpr int64_t kTileBlockBytes = kPasses<kW8>* kPassBytes;
 
 template <bool kW8>
 void UnpackTile(const QuantMatrix& w, int64_t tile, uint8_t* HWY_RESTRICT out) {
@@ -463,10 +463,9 @@ void UnpackTile(const QuantMatrix& w, int64_t tile, uint8_t* HWY_RESTRICT out) {
         const auto b = hn::BitCast(du64, hn::InterleaveLower(du32, r2, r3));
         const auto c = hn::BitCast(du64, hn::InterleaveUpper(du32, r0, r1));
         const auto d = hn::BitCast(du64, hn::InterleaveUpper(du32, r2, r3));
-        const VU8 words[4] = {hn::BitCast(du8, hn::InterleaveLower(du64, a, b)),
-                              hn::BitCast(du8, hn::InterleaveUpper(du64, a, b)),
-                              hn::BitCast(du8, hn::InterleaveLower(du64, c, d)),
-                              hn::BitCast(du8, hn::InterleaveUpper(du64, c, d))};
+        const VU8 words[4] = {
+            hn::BitCast(du8, hn::InterleaveLower(du64, a, b)), hn::BitCast(du8, hn::InterleaveUpper(du64, a, b)),
+            hn::BitCast(du8, hn::InterleaveLower(du64, c, d)), hn::BitCast(du8, hn::InterleaveUpper(du64, c, d))};
         for (int i = 0; i < 4; ++i) {
           if constexpr (kW8 && kDot8) {
             emit(0, unit * 4 + i, hn::BitCast(di8, hn::Xor(words[i], hn::Set(du8, uint8_t{128}))));
@@ -501,8 +500,8 @@ HWY_INLINE VU8 BroadcastFour(const int8_t* from) {
 
 // One plane of one pass of a block: sum[r][t] += sum over 32 inputs of weight * activation byte.
 template <int kR, int kT>
-HWY_INLINE void AddPlane(const uint8_t* const* HWY_RESTRICT tile, int64_t offset, const int8_t* const* HWY_RESTRICT lines,
-                         int64_t line, VI32 (&sum)[kR][kT]) {
+HWY_INLINE void AddPlane(const uint8_t* const* HWY_RESTRICT tile, int64_t offset,
+                         const int8_t* const* HWY_RESTRICT lines, int64_t line, VI32 (&sum)[kR][kT]) {
 #if HWY_TARGET == HWY_AVX3_DL
   // The instruction adds to int32 lanes: no second accumulator.
   HWY_UNROLL(8)
@@ -557,11 +556,12 @@ HWY_INLINE void ShiftAll(VI32 (&sum)[kR][kT]) {
   }
 }
 
-// Sums of one block for kR vectors of rows and kT tokens: sum[r][t] += sum of (u - 8 or 128) * q. For 8-bit weights in two passes
-// the last `+ 8 * sum of q` is left to the caller. The digits are joined on the way: |sum| < 2^31 for up to 128 inputs.
+// Sums of one block for kR vectors of rows and kT tokens: sum[r][t] += sum of (u - 8 or 128) * q. For 8-bit weights in
+// two passes the last `+ 8 * sum of q` is left to the caller. The digits are joined on the way: |sum| < 2^31 for up to
+// 128 inputs.
 template <bool kW8, int kPlanes, int kR, int kT>
-HWY_INLINE void AddBlock(const uint8_t* const* HWY_RESTRICT tile, int64_t block, const int8_t* const* HWY_RESTRICT lines,
-                         VI32 (&total)[kR][kT], bool first) {
+HWY_INLINE void AddBlock(const uint8_t* const* HWY_RESTRICT tile, int64_t block,
+                         const int8_t* const* HWY_RESTRICT lines, VI32 (&total)[kR][kT], bool first) {
   constexpr int64_t kLine = kBlock * kPlanes;
   const int64_t line = block * kLine;
   HWY_UNROLL(2)
@@ -627,14 +627,14 @@ HWY_INLINE void AddBlockDigits(const uint8_t* const* HWY_RESTRICT tile, int64_t 
   }
 }
 
-// kR vectors of rows x kT tokens over the whole width. `tile[r]` points at the rows of vector r in its unpacked tile, and
-// `index[r]` is the place of its first row among the 16 of scales[r].
+// kR vectors of rows x kT tokens over the whole width. `tile[r]` points at the rows of vector r in its unpacked tile,
+// and `index[r]` is the place of its first row among the 16 of scales[r].
 template <bool kW8, int kPlanes, int kR, int kT>
 void GemmCell(const QuantMatrix& w, const QuantActivations& x, const uint8_t* const* tile, const TileScales* scales,
               const int64_t* index, int64_t token, float* const* out, int64_t ldo) {
   constexpr bool kBlockScale = kPlanes == 1;
-  constexpr int32_t kBase = kW8 ? 128 : 8;                           // the zero taken off in the tile
-  constexpr int32_t kRest = kPasses<kW8> == 2 ? 8 : 0;               // and what two passes leave to add per unit of q
+  constexpr int32_t kBase = kW8 ? 128 : 8;              // the zero taken off in the tile
+  constexpr int32_t kRest = kPasses<kW8> == 2 ? 8 : 0;  // and what two passes leave to add per unit of q
   const int64_t blocks = w.cols() / kBlock;
   const int64_t group_blocks = w.group() / kBlock;
   const int8_t* lines[kT];
@@ -654,7 +654,8 @@ void GemmCell(const QuantMatrix& w, const QuantActivations& x, const uint8_t* co
     for (int64_t b = 0; b < blocks; ++b) AddBlockDigits<kW8, kPlanes, kR, kT>(tile, b, lines, high, low);
     for (int r = 0; r < kR; ++r) {
       for (int t = 0; t < kT; ++t) {
-        acc[r][t] = CloseLong(acc[r][t], high[r][t], low[r][t], x.RowSum(token + t), kBase + kRest, scales[r], index[r]);
+        acc[r][t] =
+            CloseLong(acc[r][t], high[r][t], low[r][t], x.RowSum(token + t), kBase + kRest, scales[r], index[r]);
       }
     }
   } else if (kRest == 0 && scales[0].zero == ZeroKind::kSymmetric && (kBlockScale || group_blocks == 1)) {
@@ -815,8 +816,8 @@ int64_t ScratchBytes(int64_t cols, int weight_bits) {
 const char* TargetName() { return hwy::TargetName(HWY_TARGET); }
 
 // Quantizes one token; see QuantActivations::Quantize. Outputs: lines, one sum per block, digit sums of the row.
-void QuantizeToken(const float* HWY_RESTRICT x, int64_t cols, bool two_planes, bool block_scale, bool nibble_order, bool bytes,
-                   int8_t* HWY_RESTRICT lines, int32_t* HWY_RESTRICT sums, float* HWY_RESTRICT block_scales,
+void QuantizeToken(const float* HWY_RESTRICT x, int64_t cols, bool two_planes, bool block_scale, bool nibble_order,
+                   bool bytes, int8_t* HWY_RESTRICT lines, int32_t* HWY_RESTRICT sums, float* HWY_RESTRICT block_scales,
                    float* HWY_RESTRICT token_scale, int64_t* HWY_RESTRICT row_sum) {
   const hn::Rebind<int8_t, DI32> d8;
   constexpr int64_t n = kLanes;
@@ -936,8 +937,8 @@ void QuantActivations::Quantize(const float* x, int64_t rows, int64_t cols, int6
     const int64_t used = blocks() * kBlock * planes();
     std::memset(lines + used, 0, static_cast<size_t>(line_stride_ - used));
     HWY_DYNAMIC_DISPATCH(QuantizeToken)
-    (x + row * ldx, cols, bits == ActivationBits::k16, scale == ActivationScale::kPerBlock, weight_bits == 4, rows > 1, lines,
-     sums_.data() + row * blocks(), block_scales_.empty() ? nullptr : block_scales_.data() + row * blocks(),
+    (x + row * ldx, cols, bits == ActivationBits::k16, scale == ActivationScale::kPerBlock, weight_bits == 4, rows > 1,
+     lines, sums_.data() + row * blocks(), block_scales_.empty() ? nullptr : block_scales_.data() + row * blocks(),
      token_scales_.data() + row, row_sums_.data() + row);
   };
   if (pool != nullptr && rows > 1) {
@@ -971,7 +972,8 @@ void QuantMatMul(std::span<const QuantProduct> products, ThreadPool& pool) {
     const int64_t tiles = product.weights->tiles();
     int64_t chunk = std::max<int64_t>(1, wanted_bytes / (kTileRows * product.weights->row_bytes()));
     chunk += chunk % 2;
-    for (int64_t begin = 0; begin < tiles; begin += chunk) tasks.push_back({&product, begin, std::min(begin + chunk, tiles)});
+    for (int64_t begin = 0; begin < tiles; begin += chunk)
+      tasks.push_back({&product, begin, std::min(begin + chunk, tiles)});
   }
   std::vector<std::vector<uint8_t>> scratch(static_cast<size_t>(pool.threads()));
   pool.Run(static_cast<int64_t>(tasks.size()), [&](int64_t index, int thread) {

@@ -1,7 +1,7 @@
 // Products of low-bit weight matrices with 16-bit or 8-bit activations: the linears and the LM head of a packed model.
 //
-// Definition. Every implementation (scalar reference, every instruction set, one row or many, any thread count) computes
-// exactly the same bits, because all integer work is exact and the float work has one fixed order:
+// Definition. Every implementation (scalar reference, every instruction set, one row or many, any thread count)
+// computes exactly the same bits, because all integer work is exact and the float work has one fixed order:
 //
 //   activations  x[k] ~ sa * q[k]        16-bit: q in [-32639, 32639], one sa per token
 //                x[k] ~ sa[k / 32] * q[k] 8-bit, grouped weights: q in [-127, 127], one sa per 32 inputs
@@ -9,12 +9,13 @@
 //   weights      w[k] ~ s * (u[k] - z)    u unsigned 4 or 8 bits; symmetric: z = 8 or 128
 //                w[k] ~ s * u[k] + m      with a float minimum (exact form of GGUF's Q4_1 and Q4_K); z = 0
 //   per group g  I = sum of (u - z) * q   an exact integer for up to 32,768 inputs
-//                acc = fma(float(I), s[g], acc)       in ascending g from acc = 0   (8-bit grouped: s[g] * sa[g] for s[g])
-//                with a minimum, acc = fma(float(A), m[g], acc) follows, A the sum of q         (likewise m[g] * sa[g])
+//                acc = fma(float(I), s[g], acc)       in ascending g from acc = 0   (8-bit grouped: s[g] * sa[g] for
+//                s[g]) with a minimum, acc = fma(float(A), m[g], acc) follows, A the sum of q         (likewise m[g] *
+//                sa[g])
 //   result       y = acc * sa                                                       (8-bit grouped: y = acc)
 //
-// A group is `group` inputs, or the whole row when weights have one scale per output channel. With 8-bit activations the
-// sums of a grouped matrix are taken per 32 inputs. float() rounds an integer once, to nearest even.
+// A group is `group` inputs, or the whole row when weights have one scale per output channel. With 8-bit activations
+// the sums of a grouped matrix are taken per 32 inputs. float() rounds an integer once, to nearest even.
 //
 // 16-bit activations run on 8-bit multiply-add instructions as two 8-bit digits, without rounding or overflow.
 #pragma once
@@ -42,8 +43,8 @@ enum class ZeroKind {
   kMin,        // a float minimum per group, u is used as is
 };
 
-// Row-major description of a packed matrix, as it lies in a checkpoint. Element k of a row is bits 4k..4k+3 (4-bit) or byte
-// k (8-bit) of the row's little-endian bytes: the "pack-quantized" layout of compressed-tensors, read as bytes.
+// Row-major description of a packed matrix, as it lies in a checkpoint. Element k of a row is bits 4k..4k+3 (4-bit) or
+// byte k (8-bit) of the row's little-endian bytes: the "pack-quantized" layout of compressed-tensors, read as bytes.
 struct PackedWeights {
   int64_t rows = 0;
   int64_t cols = 0;   // multiple of 32, at most kMaxCols
@@ -58,8 +59,9 @@ struct PackedWeights {
   const float* mins_f32 = nullptr;       // [rows, cols / group], kMin, when scales are F32
 };
 
-// A matrix ready to multiply: the packed bytes stay where they are (in the mapped file); scales are transposed into tiles of
-// 16 rows, and the last tile is copied so that vector loads never leave the data. Movable; `data` must outlive it.
+// A matrix ready to multiply: the packed bytes stay where they are (in the mapped file); scales are transposed into
+// tiles of 16 rows, and the last tile is copied so that vector loads never leave the data. Movable; `data` must outlive
+// it.
 class QuantMatrix {
  public:
   QuantMatrix() = default;
@@ -115,9 +117,9 @@ enum class ActivationScale { kPerToken, kPerBlock };
 // Quantized activations of several tokens. One instance is reused for many products.
 class QuantActivations {
  public:
-  // Quantizes x[rows, cols] (row stride ldx), symmetric, round to nearest even. 16-bit: |q| <= 32639, so that both int8 digits
-  // exist; 8-bit: |q| <= 127. `weight_bits` is the width of the weights they will meet (it sets the order of elements).
-  // Non-finite inputs give non-finite scales, and so non-finite results.
+  // Quantizes x[rows, cols] (row stride ldx), symmetric, round to nearest even. 16-bit: |q| <= 32639, so that both int8
+  // digits exist; 8-bit: |q| <= 127. `weight_bits` is the width of the weights they will meet (it sets the order of
+  // elements). Non-finite inputs give non-finite scales, and so non-finite results.
   void Quantize(const float* x, int64_t rows, int64_t cols, int64_t ldx, ActivationBits bits, ActivationScale scale,
                 int weight_bits, ThreadPool* pool);
 
@@ -129,10 +131,10 @@ class QuantActivations {
   int weight_bits() const { return weight_bits_; }
   int64_t blocks() const { return cols_ / kBlock; }
 
-  // One line of 32 * planes() bytes per block: the high digits (16-bit only), then the low digits. For 4-bit weights the
-  // even elements of each plane come first, then the odd ones, as the nibbles of a packed byte do. The digits suit the kernel
-  // that reads them: one token has signed digits, q = 256 * high + low with both in [-128, 127]; several tokens have
-  // the bytes of q + 32768 (8-bit: q + 128).
+  // One line of 32 * planes() bytes per block: the high digits (16-bit only), then the low digits. For 4-bit weights
+  // the even elements of each plane come first, then the odd ones, as the nibbles of a packed byte do. The digits suit
+  // the kernel that reads them: one token has signed digits, q = 256 * high + low with both in [-128, 127]; several
+  // tokens have the bytes of q + 32768 (8-bit: q + 128).
   const int8_t* Lines(int64_t row) const { return lines_.data() + row * line_stride_; }
   const int32_t* BlockSums(int64_t row) const { return sums_.data() + row * blocks(); }  // sums of q
   const float* BlockScales(int64_t row) const { return block_scales_.data() + row * blocks(); }
@@ -158,8 +160,8 @@ inline ActivationScale ScaleKindFor(const QuantMatrix& w, ActivationBits bits) {
   return bits == ActivationBits::k8 && !w.per_channel() ? ActivationScale::kPerBlock : ActivationScale::kPerToken;
 }
 
-// One product: out[t, r] = y for tokens t of the activations and rows r of the matrix; out has row stride ldo >= rows. The
-// activations must have been quantized for matrices of this width, bits and scale kind.
+// One product: out[t, r] = y for tokens t of the activations and rows r of the matrix; out has row stride ldo >= rows.
+// The activations must have been quantized for matrices of this width, bits and scale kind.
 struct QuantProduct {
   const QuantMatrix* weights = nullptr;
   const QuantActivations* x = nullptr;

@@ -23,8 +23,8 @@ float HalfToFloat(uint16_t bits) {
   return value;
 }
 
-// [rows, groups / repeat] row-major -> tiles of 16 rows, group after group, each source group `repeat` times; missing rows of
-// the last tile are zero.
+// [rows, groups / repeat] row-major -> tiles of 16 rows, group after group, each source group `repeat` times; missing
+// rows of the last tile are zero.
 template <class T>
 std::vector<T> ToTiles(const T* source, int64_t rows, int64_t groups, int64_t repeat) {
   const int64_t tiles = (rows + kTileRows - 1) / kTileRows;
@@ -43,8 +43,8 @@ QuantMatrix::QuantMatrix(const PackedWeights& w)
     : rows_(w.rows), cols_(w.cols), group_(w.group), bits_(w.bits), zero_(w.zero), data_(w.data) {
   assert(rows_ > 0 && cols_ > 0 && cols_ % kBlock == 0 && cols_ <= kMaxCols);
   assert(group_ % kBlock == 0 && cols_ % group_ == 0 && (bits_ == 4 || bits_ == 8));
-  // Sums of up to 128 inputs fit the kernels' int32 lanes with their digits joined: longer groups are cut, each part with
-  // the scale of the whole.
+  // Sums of up to 128 inputs fit the kernels' int32 lanes with their digits joined: longer groups are cut, each part
+  // with the scale of the whole.
   int64_t repeat = 1;
   while (group_ < cols_ && group_ > 128) {
     int64_t parts = 2;
@@ -110,7 +110,9 @@ int QuantActivations::Value(int64_t row, int64_t k) const {
   const int64_t i = k % kBlock;
   const int64_t at = weight_bits_ == 4 ? i / 2 + (i % 2) * (kBlock / 2) : i;
   const bool bytes = rows_ > 1;
-  const auto digit = [&](int64_t index) { return bytes ? static_cast<int>(static_cast<uint8_t>(line[index])) : static_cast<int>(line[index]); };
+  const auto digit = [&](int64_t index) {
+    return bytes ? static_cast<int>(static_cast<uint8_t>(line[index])) : static_cast<int>(line[index]);
+  };
   if (planes() == 1) return digit(at) - (bytes ? 128 : 0);
   return 256 * digit(at) + digit(kBlock + at) - (bytes ? 32768 : 0);
 }

@@ -50,7 +50,8 @@ Status TestPacked(ThreadPool& pool) {
         const auto scales = RandomFloats(groups, 2);
         const auto mins = RandomFloats(groups, 3);
         std::vector<uint8_t> zero_points(groups);
-        for (size_t i = 0; i < groups; ++i) zero_points[i] = static_cast<uint8_t>(RandomBits(1, 4, i) % (bits == 4 ? 16 : 256));
+        for (size_t i = 0; i < groups; ++i)
+          zero_points[i] = static_cast<uint8_t>(RandomBits(1, 4, i) % (bits == 4 ? 16 : 256));
         PackedWeights packed;
         packed.rows = kRows;
         packed.cols = kCols;
@@ -66,8 +67,8 @@ Status TestPacked(ThreadPool& pool) {
           for (const int64_t tokens : {1, 7}) {
             const auto x = RandomFloats(static_cast<size_t>(tokens * kCols), 6);
             QuantActivations activations;
-            activations.Quantize(x.data(), tokens, kCols, kCols, activation_bits, ScaleKindFor(matrix, activation_bits), bits,
-                                 &pool);
+            activations.Quantize(x.data(), tokens, kCols, kCols, activation_bits, ScaleKindFor(matrix, activation_bits),
+                                 bits, &pool);
             std::vector<float> got(static_cast<size_t>(tokens * kRows));
             std::vector<float> want(got.size());
             const QuantProduct product{&matrix, &activations, got.data(), kRows};
@@ -97,7 +98,8 @@ Status TestFloat() {
   ConvertToBF16(w.data(), static_cast<int64_t>(w.size()), w16.data());
   for (const bool bf16 : {false, true}) {
     const FloatMatrix matrix{bf16 ? FloatType::kBF16 : FloatType::kF32,
-                             bf16 ? static_cast<const void*>(w16.data()) : static_cast<const void*>(w.data()), kRows, kCols};
+                             bf16 ? static_cast<const void*>(w16.data()) : static_cast<const void*>(w.data()), kRows,
+                             kCols};
     std::vector<float> got(kTokens * kRows);
     std::vector<float> want(got.size());
     FloatMatmul(x.data(), kCols, kTokens, matrix, 0, kRows, 1.0F, false, got.data(), kRows);
@@ -131,7 +133,8 @@ Status TestAttention() {
     const auto k = RandomFloats(kTokens * kDim, 9);
     const auto v = RandomFloats(kTokens * kDim, 10);
     for (int64_t t = 0; t < kTokens; ++t) {
-      StoreKv(k.data() + t * kDim, v.data() + t * kDim, kDim, t % kKvBlockTokens, blocks[static_cast<size_t>(t / kKvBlockTokens)]);
+      StoreKv(k.data() + t * kDim, v.data() + t * kDim, kDim, t % kKvBlockTokens,
+              blocks[static_cast<size_t>(t / kKvBlockTokens)]);
     }
     const auto q = RandomFloats(kQueries * kDim, 11);
     std::vector<int64_t> limits;

@@ -18,11 +18,11 @@ enum class RopeScalingKind { kNone, kLinear, kLlama3, kYarn };
 struct RopeScaling {
   RopeScalingKind kind = RopeScalingKind::kNone;
   double factor = 1.0;
-  double low_freq_factor = 1.0;               // llama3
-  double high_freq_factor = 4.0;              // llama3
-  int64_t original_max_position = 0;          // llama3, yarn
-  double attention_factor = 0.0;              // yarn; 0 = derived from factor
-  double beta_fast = 32.0, beta_slow = 1.0;   // yarn
+  double low_freq_factor = 1.0;              // llama3
+  double high_freq_factor = 4.0;             // llama3
+  int64_t original_max_position = 0;         // llama3, yarn
+  double attention_factor = 0.0;             // yarn; 0 = derived from factor
+  double beta_fast = 32.0, beta_slow = 1.0;  // yarn
 };
 
 // Sizes are validated on load: all positive, heads divisible by kv_heads, head_dim even, and every product below fits
@@ -42,13 +42,13 @@ struct ModelConfig {
   RopeScaling rope_scaling;
   // For llama3-scaled GGUF files: per-pair divisors of the inverse frequencies (head_dim / 2 values), else empty.
   std::vector<float> rope_frequency_divisors;
-  bool tied_embeddings = false;    // the LM head is the embedding table
-  bool attention_bias = false;     // biases on q, k, v (qwen2; llama with attention_bias also on o)
+  bool tied_embeddings = false;     // the LM head is the embedding table
+  bool attention_bias = false;      // biases on q, k, v (qwen2; llama with attention_bias also on o)
   bool attention_out_bias = false;  // bias on o
-  bool mlp_bias = false;           // biases on gate, up, down (llama only)
-  bool qk_norm = false;            // RMSNorm on each query and key head before RoPE (qwen3)
-  int64_t bos_id = -1;             // -1 = none
-  std::vector<int32_t> eos_ids;    // ids that end generation (config, generation_config or GGUF)
+  bool mlp_bias = false;            // biases on gate, up, down (llama only)
+  bool qk_norm = false;             // RMSNorm on each query and key head before RoPE (qwen3)
+  int64_t bos_id = -1;              // -1 = none
+  std::vector<int32_t> eos_ids;     // ids that end generation (config, generation_config or GGUF)
 };
 
 const char* ArchitectureName(Architecture arch);  // "llama", "qwen2", "qwen3"

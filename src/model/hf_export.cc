@@ -23,8 +23,8 @@ const char* ClassName(Architecture arch) {
   return "?";
 }
 
-// GGUF stores the effect of Llama 3's scaling, a divisor per pair, not its parameters. Those in use are few: the factor is
-// the greatest divisor, the rest has been the same in every release.
+// GGUF stores the effect of Llama 3's scaling, a divisor per pair, not its parameters. Those in use are few: the factor
+// is the greatest divisor, the rest has been the same in every release.
 std::optional<RopeScaling> Llama3ScalingOf(const ModelConfig& config) {
   const std::vector<float>& divisors = config.rope_frequency_divisors;
   ModelConfig trial = config;
@@ -52,7 +52,8 @@ Result<OrderedJson> RopeScalingJson(const ModelConfig& config) {
   if (!config.rope_frequency_divisors.empty()) {
     const std::optional<RopeScaling> llama3 = Llama3ScalingOf(config);
     if (scaling.kind != RopeScalingKind::kNone || !llama3) {
-      return Error{ErrorCode::kUnsupported, "config.json cannot express the RoPE divisors of this model (rope_freqs.weight)"};
+      return Error{ErrorCode::kUnsupported,
+                   "config.json cannot express the RoPE divisors of this model (rope_freqs.weight)"};
     }
     scaling = *llama3;
   }
@@ -108,10 +109,8 @@ Result<OrderedJson> PipelineJson(const GgufPreTokenizer& pre, const std::optiona
   OrderedJson steps = OrderedJson::array();
   if (pre.single_digits) steps.push_back({{"type", "Digits"}, {"individual_digits", true}});
   if (!pre.pattern.empty()) {
-    steps.push_back({{"type", "Split"},
-                     {"pattern", {{"Regex", pre.pattern}}},
-                     {"behavior", "Isolated"},
-                     {"invert", false}});
+    steps.push_back(
+        {{"type", "Split"}, {"pattern", {{"Regex", pre.pattern}}}, {"behavior", "Isolated"}, {"invert", false}});
   }
   const auto byte_level = [](bool use_regex) {
     return OrderedJson{
@@ -232,8 +231,9 @@ Result<HfTokenizerFiles> HfTokenizerOfGguf(const GgufFile& gguf, int64_t max_pos
   out += "\n],\n";
   PITH_ASSIGN(const OrderedJson pipeline, PipelineJson(pre, add_bos ? bos : std::nullopt, bos_id));
   for (const auto& [key, value] : pipeline.items()) out += "\"" + key + "\": " + value.dump() + ",\n";
-  out += "\"model\": {\"type\": \"BPE\", \"dropout\": null, \"unk_token\": null, \"continuing_subword_prefix\": null, "
-         "\"end_of_word_suffix\": null, \"fuse_unk\": false, \"byte_fallback\": false, \"ignore_merges\": ";
+  out +=
+      "\"model\": {\"type\": \"BPE\", \"dropout\": null, \"unk_token\": null, \"continuing_subword_prefix\": null, "
+      "\"end_of_word_suffix\": null, \"fuse_unk\": false, \"byte_fallback\": false, \"ignore_merges\": ";
   out += pre.ignore_merges ? "true" : "false";
   out += ",\n\"vocab\": {";
   first = true;

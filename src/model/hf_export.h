@@ -10,8 +10,8 @@ namespace pith {
 
 class GgufFile;
 
-// config.json of a model without a quantization_config. kUnsupported when Hugging Face's class for the architecture cannot
-// express it: a mix of biases, or RoPE divisors that are not those of a Llama 3 model.
+// config.json of a model without a quantization_config. kUnsupported when Hugging Face's class for the architecture
+// cannot express it: a mix of biases, or RoPE divisors that are not those of a Llama 3 model.
 Result<std::string> HfConfigText(const ModelConfig& config);
 
 // tokenizer.json and tokenizer_config.json (chat template, special tokens) with which the tokenizers library gives the

@@ -92,8 +92,8 @@ Result<std::string> PackedConfigText(const std::string& config_text, const std::
   quantization["config_groups"] = config_groups;
   quantization["ignore"] = ignored;
   if (kv_bits) {
-    quantization["kv_cache_scheme"] = {{"num_bits", *kv_bits}, {"type", "int"},   {"symmetric", true},
-                                       {"strategy", "token"},  {"dynamic", true}};
+    quantization["kv_cache_scheme"] = {
+        {"num_bits", *kv_bits}, {"type", "int"}, {"symmetric", true}, {"strategy", "token"}, {"dynamic", true}};
   }
   config["quantization_config"] = quantization;
   return config.dump(2) + "\n";

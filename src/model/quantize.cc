@@ -14,12 +14,13 @@ namespace pith {
 namespace {
 
 constexpr float kMaxF16 = 65504.0f;
-constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23: adding and subtracting it rounds to the nearest integer, ties to even
+constexpr float kMagic =
+    12582912.0f;  // 1.5 * 2^23: adding and subtracting it rounds to the nearest integer, ties to even
 
 float RoundToInteger(float value) { return (value + kMagic) - kMagic; }
 
-// Rounds to half precision without the bit fiddling of F32ToF16, so that loops over it vectorize: to 11 significant bits
-// by Veltkamp's splitting, or to a multiple of 2^-24 below 2^-14. Finite beyond the range: clamped to it.
+// Rounds to half precision without the bit fiddling of F32ToF16, so that loops over it vectorize: to 11 significant
+// bits by Veltkamp's splitting, or to a multiple of 2^-24 below 2^-14. Finite beyond the range: clamped to it.
 float RoundToHalf(float value) {
   const float clamped = std::min(std::max(value, -kMaxF16), kMaxF16);
   const float split = clamped * 8193.0f;  // 2^13 + 1
@@ -206,10 +207,12 @@ class GroupSearch {
 
   // --- searches ---
 
-  // The range of fractions `low` and `high` of its ends: of their distances from zero or, with a minimum, from the mean.
+  // The range of fractions `low` and `high` of its ends: of their distances from zero or, with a minimum, from the
+  // mean.
   GroupScale Shrunk(float low, float high) const {
     if (format_.zero == ZeroForm::kMinimum) {
-      return WithMinimum(range_.mean + low * (range_.min - range_.mean), range_.mean + high * (range_.max - range_.mean));
+      return WithMinimum(range_.mean + low * (range_.min - range_.mean),
+                         range_.mean + high * (range_.max - range_.mean));
     }
     return WithZeroPoint(low * std::min(range_.min, 0.0f), high * std::max(range_.max, 0.0f));
   }
@@ -353,8 +356,8 @@ class GroupSearch {
   float best_error_ = 0.0f;
 };
 
-// FastForward's order of operations: q = clamp(round(x / s - o)) with the signed offset o = 2^(b-1) - z. Division by zero
-// is kept out by taking 1 for a zero scale, whose integers are the zero.
+// FastForward's order of operations: q = clamp(round(x / s - o)) with the signed offset o = 2^(b-1) - z. Division by
+// zero is kept out by taking 1 for a zero scale, whose integers are the zero.
 void Encode(const QuantFormat& format, const GroupScale& group, const float* x, int64_t n, uint8_t* codes) {
   const float half = static_cast<float>(1 << (format.bits - 1));
   const float levels = static_cast<float>((1 << format.bits) - 1);

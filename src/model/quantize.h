@@ -35,7 +35,8 @@ enum class QuantMethod {
   // The range of the weights. Symmetric: s = max(|min| / 2^(b-1), |max| / (2^(b-1) - 1)), as FastForward defines it
   // (github.com/Qualcomm-AI-research/fastforward, affine/range.py). With a zero: s = (max - min) / (2^b - 1).
   kMinMax,
-  // The range with the least error sum |x^ - x|^p among 100 candidates. Symmetric: t = i/100 * max |x|, i = 1..100; with
+  // The range with the least error sum |x^ - x|^p among 100 candidates. Symmetric: t = i/100 * max |x|, i = 1..100;
+  // with
   // a zero: 10 x 10 fractions in [0.6, 1] of both ends. p = 2 is the initialisation of arXiv 2603.16867.
   kLp,
   // The least error sum |x^ - x|^p over scales of both signs (a negative one puts the end of the range with the extra
@@ -60,8 +61,8 @@ struct QuantizedRow {
   float* minimums = nullptr;  // groups values, kMinimum only
 };
 
-// Quantizes `cols` finite weights, a multiple of the group. `importance`, when not null, has cols values >= 0 that weigh
-// the error of each input (the second moment E[x^2] of its activation); kMinMax does not use it.
+// Quantizes `cols` finite weights, a multiple of the group. `importance`, when not null, has cols values >= 0 that
+// weigh the error of each input (the second moment E[x^2] of its activation); kMinMax does not use it.
 void QuantizeRow(const Quantizer& quantizer, const float* row, int64_t cols, const float* importance,
                  const QuantizedRow& out);
 

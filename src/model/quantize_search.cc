@@ -6,11 +6,9 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "model/quantize_search.cc"
-#include <hwy/foreach_target.h>
-
-#include <hwy/highway.h>
-
 #include <hwy/contrib/math/math-inl.h>
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
 
 HWY_BEFORE_NAMESPACE();
 namespace pith {

@@ -12,9 +12,9 @@ struct ScaleCandidates {
   int count = 0;
   alignas(64) float scale[kCapacity];    // s; candidates with a scale of zero get an infinite error
   alignas(64) float minimum[kCapacity];  // m
-  alignas(64) float low[kCapacity];      // least and greatest integer: x^ = s * clamp(round((x - m) / s), low, high) + m
+  alignas(64) float low[kCapacity];  // least and greatest integer: x^ = s * clamp(round((x - m) / s), low, high) + m
   alignas(64) float high[kCapacity];
-  alignas(64) float error[kCapacity];    // out: sum of importance * |x^ - x|^p
+  alignas(64) float error[kCapacity];  // out: sum of importance * |x^ - x|^p
 };
 
 // Fills `error` of candidates [0, count), count > 0. Whole and half p up to 8 are fast; any other p >= 1 costs a

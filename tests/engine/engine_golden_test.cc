@@ -1,5 +1,5 @@
-// The engine against transformers and PEFT on tiny models (tests/golden/models, made by make_models.py), and against itself: chunks,
-// streams, adapters and threads must not change a bit.
+// The engine against transformers and PEFT on tiny models (tests/golden/models, made by make_models.py), and against
+// itself: chunks, streams, adapters and threads must not change a bit.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -77,8 +77,8 @@ std::shared_ptr<const SafetensorsFile> LoadGolden(const std::string& path) {
 }
 
 // All logits of the tokens, `chunk` of them a step, the adapter on from `adapter_from` on.
-std::vector<float> AllLogits(Engine& engine, std::span<const int32_t> tokens, int64_t chunk, const Adapter* adapter = nullptr,
-                             int64_t adapter_from = 0, Sequence* into = nullptr) {
+std::vector<float> AllLogits(Engine& engine, std::span<const int32_t> tokens, int64_t chunk,
+                             const Adapter* adapter = nullptr, int64_t adapter_from = 0, Sequence* into = nullptr) {
   Sequence own = engine.NewSequence();
   Sequence& sequence = into != nullptr ? *into : own;
   std::vector<float> logits;
@@ -87,8 +87,8 @@ std::vector<float> AllLogits(Engine& engine, std::span<const int32_t> tokens, in
     const bool on = adapter != nullptr && at >= adapter_from;
     int64_t n = std::min(chunk, total - at);
     if (adapter != nullptr && !on) n = std::min(n, adapter_from - at);
-    const StepItem item{&sequence, tokens.subspan(static_cast<size_t>(at), static_cast<size_t>(n)), on ? adapter : nullptr,
-                        Rows::kAll, Rows::kNone};
+    const StepItem item{&sequence, tokens.subspan(static_cast<size_t>(at), static_cast<size_t>(n)),
+                        on ? adapter : nullptr, Rows::kAll, Rows::kNone};
     const auto output = engine.Step({&item, 1});
     EXPECT_TRUE(output.ok()) << output.error().message;
     if (!output.ok()) return logits;
@@ -147,11 +147,12 @@ TEST_P(GoldenAdapter, LogitsEqualPeft) {
   ASSERT_TRUE(adapter.ok()) << adapter.error().message;
   EXPECT_LT(RelativeError(AllLogits(*engine, tokens, 64, adapter->get()), Floats(*golden, "logits")), 1e-4);
   const int64_t prompt = Ints(*golden, "prompt_length")[0];
-  EXPECT_LT(RelativeError(AllLogits(*engine, tokens, 64, adapter->get(), prompt), Floats(*golden, "masked_logits")), 1e-4);
+  EXPECT_LT(RelativeError(AllLogits(*engine, tokens, 64, adapter->get(), prompt), Floats(*golden, "masked_logits")),
+            1e-4);
 }
 
-// int8 factors: one scale per row leaves about 1 / 127 of the largest element; the whole must stay near PEFT's logits and keep every
-// exactness of the float path (chunks, threads).
+// int8 factors: one scale per row leaves about 1 / 127 of the largest element; the whole must stay near PEFT's logits
+// and keep every exactness of the float path (chunks, threads).
 TEST_P(GoldenAdapter, Int8FactorsStayClose) {
   const auto& [model, name] = GetParam();
   EngineOptions options = Exact(3);
@@ -176,7 +177,8 @@ INSTANTIATE_TEST_SUITE_P(Adapters, GoldenAdapter,
                                            AdapterCase{"qwen2_untied", "lm_head"}, AdapterCase{"llama", "all"},
                                            AdapterCase{"qwen3", "all"}));
 
-// ------------------------------------------------------------------------------- switching (rule 2; demands 01, 02, 03, 06)
+// ------------------------------------------------------------------------------- switching (rule 2; demands 01, 02,
+// 03, 06)
 
 class Switching : public ::testing::Test {
  protected:
@@ -266,7 +268,8 @@ TEST_F(Switching, SharedPromptIsStoredOnce) {
   EXPECT_EQ(engine_->kv_pool().blocks_in_use(), 5);
   std::vector<Sequence> streams(8, base);
   std::vector<StepItem> items;
-  for (auto& stream : streams) items.push_back({&stream, std::span(tokens_).first(1), nullptr, Rows::kLast, Rows::kNone});
+  for (auto& stream : streams)
+    items.push_back({&stream, std::span(tokens_).first(1), nullptr, Rows::kLast, Rows::kNone});
   const auto output = engine_->Step(items);
   ASSERT_TRUE(output.ok());
   EXPECT_EQ(engine_->kv_pool().blocks_in_use(), 5 + 8);
@@ -305,13 +308,15 @@ TEST_F(Switching, StreamsOfDifferentLengthsEqualLonelyOnes) {
       if (s == 2 && step > 10) continue;
       const auto want = AllLogits(*engine_, {&next[s], 1}, 1, s % 2 == 0 ? nullptr : all_.get(), 0, &lonely[s]);
       const auto vocab = want.size();
-      ASSERT_EQ(0, std::memcmp(want.data(), batch.data() + row * vocab, vocab * sizeof(float))) << "step " << step << " stream " << s;
+      ASSERT_EQ(0, std::memcmp(want.data(), batch.data() + row * vocab, vocab * sizeof(float)))
+          << "step " << step << " stream " << s;
       ++row;
     }
   }
 }
 
-// -------------------------------------------------------------------------------------------------------- typed outcomes
+// -------------------------------------------------------------------------------------------------------- typed
+// outcomes
 
 TEST(EngineErrors, OverflowCancelAndBadTokens) {
   EngineOptions options;

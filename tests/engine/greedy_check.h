@@ -12,8 +12,8 @@
 
 namespace pith::testing {
 
-// The text must be equal for all steps, or the first step that differs must be a near tie. The golden file is of bf16 weights with float
-// arithmetic, which is what `bf16` weights are here.
+// The text must be equal for all steps, or the first step that differs must be a near tie. The golden file is of bf16
+// weights with float arithmetic, which is what `bf16` weights are here.
 inline void CompareGreedy(const std::string& name, const std::string& path, KvType kv) {
   const auto golden = ParseJson(ReadFile(GoldenPath("real/" + name + ".json")), name);
   ASSERT_TRUE(golden.ok());
@@ -43,7 +43,8 @@ inline void CompareGreedy(const std::string& name, const std::string& path, KvTy
     if (step == want.size()) {
       ++equal;
     } else {
-      EXPECT_LT(gaps[step], 1e-2) << name << ": token " << step << " is " << result->tokens[step] << ", not " << want[step];
+      EXPECT_LT(gaps[step], 1e-2) << name << ": token " << step << " is " << result->tokens[step] << ", not "
+                                  << want[step];
     }
   }
   std::printf("%s: %d of %zu prompts equal for all steps\n", name.c_str(), equal, (*golden)["prompts"].size());

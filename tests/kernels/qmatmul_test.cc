@@ -40,7 +40,8 @@ struct RandomWeights {
     const auto groups = static_cast<size_t>(rows * (cols / packed.group));
     for (size_t i = 0; i < groups; ++i) {
       // Halves with exponents around 2^-6, both signs.
-      scales16.push_back(static_cast<uint16_t>(0x2400U + RandomBits(seed, 1, i) % 0x400U + (i % 3 == 0 ? 0x8000U : 0U)));
+      scales16.push_back(
+          static_cast<uint16_t>(0x2400U + RandomBits(seed, 1, i) % 0x400U + (i % 3 == 0 ? 0x8000U : 0U)));
       mins16.push_back(static_cast<uint16_t>(0x2C00U + RandomBits(seed, 2, i) % 0x400U + (i % 2 == 0 ? 0x8000U : 0U)));
       scales32.push_back(static_cast<float>(RandomUniform(seed, 3, i)) * 0.02F - 0.01F);
       mins32.push_back(static_cast<float>(RandomUniform(seed, 4, i)) * 0.2F - 0.1F);
@@ -75,7 +76,7 @@ TEST_P(QuantMatMulTest, EqualsDefinitionOnEveryTarget) {
   const Format format = GetParam();
   const struct {
     int64_t rows, cols, tokens;
-  } shapes[] = {{1, 128, 1}, {16, 128, 1}, {17, 256, 1},  {5, 896, 2},   {48, 576, 3}, {100, 128, 4},
+  } shapes[] = {{1, 128, 1},  {16, 128, 1}, {17, 256, 1},  {5, 896, 2},   {48, 576, 3}, {100, 128, 4},
                 {33, 640, 5}, {64, 256, 9}, {160, 896, 1}, {31, 4864, 1}, {40, 1536, 7}};
   ThreadPool pool(2);
   for (const auto& shape : shapes) {
@@ -89,8 +90,8 @@ TEST_P(QuantMatMulTest, EqualsDefinitionOnEveryTarget) {
         const int64_t target = rest & -rest;
         hwy::SetSupportedTargetsForTest(target);
         QuantActivations activations;
-        activations.Quantize(x.data(), shape.tokens, shape.cols, shape.cols, bits, ScaleKindFor(matrix, bits), format.bits,
-                             &pool);
+        activations.Quantize(x.data(), shape.tokens, shape.cols, shape.cols, bits, ScaleKindFor(matrix, bits),
+                             format.bits, &pool);
         const int64_t ldo = shape.rows + 3;
         std::vector<float> got(static_cast<size_t>(shape.tokens * ldo), -7.0F);
         std::vector<float> want = got;
@@ -142,7 +143,8 @@ TEST(QuantMatMul, OneTokenEqualsManyAndAnyThreadCount) {
     QuantMatMul({&batch, 1}, three);
     for (int64_t t = 0; t < 13; ++t) {
       QuantActivations single;
-      single.Quantize(x.data() + t * 896, 1, 896, 896, ActivationBits::k16, ActivationScale::kPerToken, format.bits, nullptr);
+      single.Quantize(x.data() + t * 896, 1, 896, 896, ActivationBits::k16, ActivationScale::kPerToken, format.bits,
+                      nullptr);
       std::vector<float> alone(112);
       const QuantProduct product{&matrix, &single, alone.data(), 112};
       QuantMatMul({&product, 1}, one);
@@ -158,7 +160,8 @@ TEST(QuantMatMul, NoOverflowAtTheLargestWidth) {
     std::vector<uint8_t> data(static_cast<size_t>(2 * cols * bits / 8), 0);
     std::fill(data.begin() + cols * bits / 8, data.end(), uint8_t{255});  // row 0: lowest, row 1: highest
     const float scales[2] = {1.0F, 1.0F};
-    const QuantMatrix matrix({.rows = 2, .cols = cols, .bits = bits, .group = cols, .data = data.data(), .scales_f32 = scales});
+    const QuantMatrix matrix(
+        {.rows = 2, .cols = cols, .bits = bits, .group = cols, .data = data.data(), .scales_f32 = scales});
     const double low = bits == 4 ? -8 : -128;
     const double high = bits == 4 ? 7 : 127;
     std::vector<float> x(static_cast<size_t>(3 * cols), 32639.0F);

@@ -167,7 +167,8 @@ TEST(QuantizeTest, BestIsNeverWorseThanMinMax) {
       Quantizer plain = quantizer;
       plain.method = QuantMethod::kMinMax;
       for (const float* weights : {static_cast<const float*>(nullptr), static_cast<const float*>(importance.data())}) {
-        const double best = WeightedError(row.data(), Quantize(quantizer, row, weights).values.data(), 384, weights, quantizer.p);
+        const double best =
+            WeightedError(row.data(), Quantize(quantizer, row, weights).values.data(), 384, weights, quantizer.p);
         const double base = WeightedError(row.data(), Quantize(plain, row).values.data(), 384, weights, quantizer.p);
         // The search sums in float.
         ASSERT_LE(best, base * (1.0 + 1e-4)) << Name(quantizer) << (weights != nullptr ? " weighted" : "");
@@ -248,7 +249,8 @@ TEST(QuantizeTest, OddRows) {
         ASSERT_TRUE(std::isfinite(result.values[i])) << Name(quantizer) << " row " << r;
         // kLp follows its grid, which may miss; the others stay within the weights' own size.
         if (quantizer.method == QuantMethod::kLp) continue;
-        ASSERT_LE(std::fabs(result.values[i] - rows[r][i]), std::fabs(rows[r][i]) * 0.51f + 1e-6f + (r == 6 ? 0.4f : 0.0f))
+        ASSERT_LE(std::fabs(result.values[i] - rows[r][i]),
+                  std::fabs(rows[r][i]) * 0.51f + 1e-6f + (r == 6 ? 0.4f : 0.0f))
             << Name(quantizer) << " row " << r;
       }
     }

@@ -58,8 +58,7 @@ void ExpectExact(const Tensor& tensor) {
   weights.cols = cols;
   weights.bits = format->bits;
   weights.group = format->group;
-  weights.zero =
-      format->zero == ZeroForm::kMinimum ? kernels::ZeroKind::kMin : kernels::ZeroKind::kSymmetric;
+  weights.zero = format->zero == ZeroForm::kMinimum ? kernels::ZeroKind::kMin : kernels::ZeroKind::kSymmetric;
   weights.data = packed.data();
   if (format->scale_type == DType::kF16) {
     weights.scales_f16 = half_scales.data();
