@@ -6,9 +6,11 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "model/quantize_search.cc"
-#include <hwy/contrib/math/math-inl.h>
-#include <hwy/foreach_target.h>
+// clang-format off
+#include <hwy/foreach_target.h>  // before every other header of Highway
 #include <hwy/highway.h>
+#include <hwy/contrib/math/math-inl.h>
+// clang-format on
 
 HWY_BEFORE_NAMESPACE();
 namespace pith {
