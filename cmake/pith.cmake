@@ -20,6 +20,12 @@ if(PITH_FUZZ)
   target_link_options(pith_options INTERFACE -fsanitize=address,undefined)
 endif()
 
+# No silent fusing of a product and a sum: which operations are fused is written in the code, so that quantizers, kernels and
+# their references give the same bits. (x86 code outside the kernels has no fused instruction to begin with.)
+if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
+  target_compile_options(pith_options INTERFACE -ffp-contract=off)
+endif()
+
 # pith_library(room SOURCES a.cc ... DEPS target ...): the static library pith_<room> of one folder of src/.
 function(pith_library room)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
