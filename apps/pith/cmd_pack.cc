@@ -1,4 +1,6 @@
 // pith pack: write a model with low-bit weights.
+#include <unistd.h>
+
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -6,6 +8,7 @@
 #include "base/cache_folder.h"
 #include "base/progress.h"
 #include "command.h"
+#include "engine/calibrate.h"
 #include "json_output.h"
 #include "model/pack.h"
 #include "model/pack_cache.h"
@@ -30,6 +33,7 @@ struct PackCommandOptions {
   std::string scales;
   std::string kv;
   std::string moments;
+  std::string weigh;
   int threads = 0;
   bool force = false;
   bool list_cache = false;
@@ -64,6 +68,7 @@ Result<PackRecipe> RecipeOf(const PackCommandOptions& options) {
   add("embed", options.embedding);
   add("method", options.method);
   if (options.p != 0.0) add("p", std::to_string(options.p));
+  add("weigh", options.weigh);
   add("scales", options.scales);
   add("kv", options.kv);
   return ParseRecipe(text);
@@ -125,6 +130,10 @@ Status RunPack(const Cli& cli, const PackCommandOptions& command) {
     PITH_ASSIGN(moments, ReadInputMoments(command.moments));
     options.moments = &moments;
   }
+  options.measure_moments = [&] {
+    return MeasureMomentsForPacking(*checkpoint, command.out + ".calibration." + std::to_string(::getpid()),
+                                    command.threads);
+  };
   std::optional<ProgressBar> bar;
   options.on_progress = [&bar](uint64_t done, uint64_t total) {
     if (!bar) bar.emplace("packing", total);
@@ -180,8 +189,10 @@ void AddPackCommand(Cli& cli) {
          "All of it at once: w4, w4g32, w4g32z, w4g32m, w8g32, keep, bf16, ...; then ,head=F,embed=F,method=M,p=P,"
          "scales=T,kv=B")
       ->type_name("RECIPE");
+  AddChoiceOption(app, "--weigh", options->weigh, {"inputs", "none"},
+                  "Weigh errors by how strongly inputs are used, which a short run of the model measures");
   CLI::Option* moments = app->add_option("--moments", options->moments,
-                                         "Safetensors file of E[x^2] per input, one vector per module, that weighs errors");
+                                         "Weigh with this file instead: safetensors, E[x^2] per input, one vector per module");
   moments->type_name("FILE");
   SetCompletion(moments, {CompletionHint::Kind::kFile, {}});
   AddThreadsOption(app, options->threads);

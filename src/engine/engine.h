@@ -20,6 +20,7 @@
 
 #include "base/result.h"
 #include "base/thread_pool.h"
+#include "engine/input_sums.h"
 #include "engine/kv_cache.h"
 #include "engine/lora.h"
 #include "engine/weights.h"
@@ -96,6 +97,9 @@ class Engine {
   Result<StepOutput> Prefill(Sequence& sequence, std::span<const int32_t> tokens, const Adapter* adapter,
                              const PrefillOptions& options);
 
+  // From now on every step adds the inputs of the linears of all layers to `sums`; null stops it. For calibration.
+  void SumInputs(InputSums* sums) { input_sums_ = sums; }
+
  private:
   class Forward;
   Engine(std::unique_ptr<ModelWeights> weights, const EngineOptions& options, KvShape shape, std::string fingerprint);
@@ -107,6 +111,7 @@ class Engine {
   ThreadPool pool_;
   std::shared_ptr<KvPool> kv_pool_;
   std::unique_ptr<Forward> forward_;
+  InputSums* input_sums_ = nullptr;
 };
 
 }  // namespace pith

@@ -94,6 +94,9 @@ void Engine::Forward::NormRows(const float* x, const std::vector<float>& weight,
 void Engine::Forward::Multiply(std::span<const Target> targets, const float* x, int64_t rows, int64_t layer,
                                std::span<const AdapterRun> runs) {
   const int64_t cols = targets[0].linear->cols;
+  if (engine_.input_sums_ != nullptr && targets[0].kind != LinearKind::kLmHead) {
+    for (const Target& t : targets) engine_.input_sums_->Add(LinearName(layer, t.kind), x, rows, cols);
+  }
   // All packed targets and the A factors of packed adapters go in one loop; activations are quantized once for each weight
   // width and scale kind.
   std::vector<QuantProduct> products;

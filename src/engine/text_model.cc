@@ -1,8 +1,11 @@
 #include "engine/text_model.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 
 #include "base/cache_folder.h"
+#include "engine/calibrate.h"
 #include "model/pack_cache.h"
 #include "model/tokenizer_file.h"
 
@@ -42,6 +45,10 @@ Result<std::unique_ptr<TextModel>> TextModel::Load(const std::string& path, cons
     PackOptions pack;
     pack.threads = options.engine.threads;
     pack.on_progress = options.on_pack;
+    pack.measure_moments = [&] {
+      return MeasureMomentsForPacking(*model->checkpoint_, cache + "/packed/calibration." + std::to_string(::getpid()),
+                                      options.engine.threads);
+    };
     PITH_ASSIGN(const std::string dir, PackToCache(*model->checkpoint_, recipe, cache, pack));
     PITH_ASSIGN(model->checkpoint_, Checkpoint::Open(dir));
   }

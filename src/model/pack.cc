@@ -99,6 +99,7 @@ class Packer {
     const auto start = std::chrono::steady_clock::now();
     PITH_RETURN_IF_ERROR(Plan());
     PITH_ASSIGN(const std::string config_text, ConfigText());
+    PITH_RETURN_IF_ERROR(GetMoments());
     PITH_ASSIGN(const fs::path folder, TemporaryFolder(out_dir));
     Status status = WriteAll(folder, config_text);
     if (status.ok()) status = Publish(folder, out_dir);
@@ -143,7 +144,7 @@ class Packer {
       matrices_.push_back(std::move(matrix));
       if (module.bias) PITH_RETURN_IF_ERROR(PlanVector(module.name + ".bias", {module.shape[0]}, matrices_.back().permuted));
     }
-    return CheckMoments();
+    return {};
   }
 
   Status PlanVector(const std::string& name, const std::vector<int64_t>& shape, bool permuted) {
@@ -185,9 +186,16 @@ class Packer {
     return {};
   }
 
-  Status CheckMoments() const {
-    if (options_.moments == nullptr) return {};
-    for (const auto& [name, values] : *options_.moments) {
+  Status GetMoments() {
+    if (!recipe_.weigh_inputs) return {};
+    if (options_.moments != nullptr) {
+      moments_ = *options_.moments;
+    } else if (options_.measure_moments) {
+      PITH_ASSIGN(moments_, options_.measure_moments());
+    } else {
+      return Error{ErrorCode::kInvalidArgument, "the recipe weighs inputs, but there are no input moments"};
+    }
+    for (const auto& [name, values] : moments_) {
       const auto found = std::find_if(matrices_.begin(), matrices_.end(),
                                       [&name = name](const Matrix& m) { return m.module.name == name; });
       if (found == matrices_.end()) {
@@ -392,11 +400,8 @@ class Packer {
     const int64_t groups = format.group == 0 ? 1 : cols / format.group;
     const int64_t row_bytes = cols * format.bits / 8;
     const Quantizer quantizer{format, recipe_.method, recipe_.p};
-    const float* importance = nullptr;
-    if (options_.moments != nullptr) {
-      const auto found = options_.moments->find(name);
-      if (found != options_.moments->end()) importance = found->second.data();
-    }
+    const auto moments = moments_.find(name);
+    const float* importance = moments == moments_.end() ? nullptr : moments->second.data();
     const float largest_allowed =
         format.scale_type == DType::kF16 ? kMaxF16 * static_cast<float>((1 << (format.bits - 1)) - 1)
                                          : std::numeric_limits<float>::max() / 256.0f;
@@ -561,6 +566,7 @@ class Packer {
   const PackOptions& options_;
   ThreadPool pool_;
   ModelConfig config_;  // of the packed model
+  InputMoments moments_;  // empty unless the recipe weighs inputs
   std::vector<Matrix> matrices_;
   std::vector<Vector> vectors_;
   std::unique_ptr<SafetensorsWriter> writer_;

@@ -24,7 +24,9 @@ inline constexpr int kPackVersion = 1;
 struct PackOptions {
   int threads = 0;         // 0 = one per hardware thread
   bool overwrite = false;  // replace a directory that is there
+  // For recipes that weigh inputs: the moments, or what measures them when they are needed.
   const InputMoments* moments = nullptr;
+  std::function<Result<InputMoments>()> measure_moments;
   // Bytes of source tensors done and in all.
   std::function<void(uint64_t done, uint64_t total)> on_progress;
 };
@@ -60,8 +62,8 @@ struct PackReport {
 // memory stays small; everything is written beside `out_dir` and appears under its name at once.
 //
 // A tensor whose type has the wanted format as its exact form is repacked without loss; all others are quantized from
-// their floats. kInvalidArgument: out_dir is there, or the recipe does not fit a tensor, which is named; kUnsupported: the
-// source is packed already; kNumeric: a weight is not finite or too large for the scales' type; kIo.
+// their floats. kInvalidArgument: out_dir is there, the recipe does not fit a tensor, which is named, or it weighs inputs
+// and no moments are given; kUnsupported: the source is packed already; kNumeric: a weight is not finite or too large for the scales' type; kIo.
 Result<PackReport> PackCheckpoint(const Checkpoint& checkpoint, const PackRecipe& recipe, const std::string& out_dir,
                                   const PackOptions& options = {});
 

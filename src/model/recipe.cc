@@ -84,7 +84,7 @@ std::string MatrixFormatText(const MatrixFormat& format) {
 std::string PackRecipe::Canonical() const {
   std::string text = MatrixFormatText(linear) + ",head=" + MatrixFormatText(head) + ",embed=" + MatrixFormatText(embedding);
   text += std::string(",method=") + QuantMethodName(method);
-  if (method != QuantMethod::kMinMax) text += ",p=" + NumberText(p);
+  if (method != QuantMethod::kMinMax) text += ",p=" + NumberText(p) + (weigh_inputs ? ",weigh=inputs" : ",weigh=none");
   text += scale_type == DType::kF16 ? ",scales=f16" : ",scales=f32";
   text += kv_bits ? ",kv=" + std::to_string(*kv_bits) : ",kv=none";
   return text;
@@ -106,10 +106,30 @@ MatrixFormat DefaultEmbedding(const MatrixFormat& linear) {
   return embedding;
 }
 
+QuantMethod DefaultMethod(const MatrixFormat& linear) {
+  // Whole rows of 4 bits need all the help there is; groups do best with what loses no range.
+  const bool rows = linear.kind == MatrixFormat::Kind::kQuantized && linear.quant.bits == 4 && linear.quant.group == 0;
+  return rows ? QuantMethod::kBest : QuantMethod::kMinMax;
+}
+
+namespace {
+
+// Weights of 8 bits gain nothing from it.
+bool WeighsByDefault(const PackRecipe& recipe) {
+  const auto four_bits = [](const MatrixFormat& format) {
+    return format.kind == MatrixFormat::Kind::kQuantized && format.quant.bits == 4;
+  };
+  return recipe.method != QuantMethod::kMinMax && (four_bits(recipe.linear) || four_bits(recipe.head));
+}
+
+}  // namespace
+
 PackRecipe DefaultRecipe() {
   PackRecipe recipe;
   recipe.head = DefaultHead(recipe.linear);
   recipe.embedding = DefaultEmbedding(recipe.linear);
+  recipe.method = DefaultMethod(recipe.linear);
+  recipe.weigh_inputs = WeighsByDefault(recipe);
   return recipe;
 }
 
@@ -124,6 +144,8 @@ Result<PackRecipe> ParseRecipe(std::string_view text) {
   PITH_ASSIGN(recipe.linear, ParseMatrixFormat(parts.front()));
   recipe.head = DefaultHead(recipe.linear);
   recipe.embedding = DefaultEmbedding(recipe.linear);
+  recipe.method = DefaultMethod(recipe.linear);
+  std::optional<bool> weigh;
   std::vector<std::string_view> seen;
   for (size_t i = 1; i < parts.size(); ++i) {
     const size_t equals = parts[i].find('=');
@@ -157,6 +179,9 @@ Result<PackRecipe> ParseRecipe(std::string_view text) {
       if (error != std::errc() || end != value.data() + value.size() || !(recipe.p >= 1.0 && recipe.p <= 16.0)) {
         return Invalid("recipe field 'p' is " + Quoted(value) + ", not a number from 1 to 16");
       }
+    } else if (key == "weigh") {
+      if (value != "inputs" && value != "none") return invalid;
+      weigh = value == "inputs";
     } else if (key == "scales") {
       if (value != "f16" && value != "f32") return invalid;
       recipe.scale_type = value == "f16" ? DType::kF16 : DType::kF32;
@@ -164,9 +189,13 @@ Result<PackRecipe> ParseRecipe(std::string_view text) {
       if (value != "8" && value != "none") return invalid;
       recipe.kv_bits = value == "8" ? std::optional<int>(8) : std::nullopt;
     } else {
-      return Invalid("recipe field " + Quoted(key) + " is not known (head, embed, method, p, scales, kv)");
+      return Invalid("recipe field " + Quoted(key) + " is not known (head, embed, method, p, weigh, scales, kv)");
     }
   }
+  if (weigh.value_or(false) && recipe.method == QuantMethod::kMinMax) {
+    return Invalid("recipe field 'weigh': the minmax method does not weigh errors");
+  }
+  recipe.weigh_inputs = weigh.value_or(WeighsByDefault(recipe));
   return recipe;
 }
 

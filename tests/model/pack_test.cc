@@ -33,8 +33,9 @@ std::shared_ptr<const Checkpoint> Open(const std::string& path) {
   return checkpoint.ok() ? *checkpoint : nullptr;
 }
 
+// Without input moments unless the text asks for them.
 PackRecipe Recipe(const std::string& text) {
-  const auto recipe = ParseRecipe(text);
+  const auto recipe = ParseRecipe(text.find("weigh=") == std::string::npos ? text + ",weigh=none" : text);
   EXPECT_TRUE(recipe.ok()) << text;
   return *recipe;
 }
@@ -123,8 +124,8 @@ class PackModels : public ::testing::TestWithParam<std::string> {};
 TEST_P(PackModels, RoundTrip) {
   const auto source = Open(testing::GoldenPath("models/" + GetParam()));
   ASSERT_NE(source, nullptr);
-  for (const char* text : {"w4g32,head=w8g32,embed=w8", "w4,method=minmax,head=same,embed=same", "w4g32z,head=w8z,embed=bf16",
-                           "w4g32m,head=w4g32m,embed=w8g32m,scales=f32", "w8,head=f32,embed=f16,kv=none", "f32",
+  for (const char* text : {"w4g32,head=w8g32,embed=w8,method=best", "w4,method=minmax,head=same,embed=same", "w4g32z,head=w8z,embed=bf16,method=lp",
+                           "w4g32m,head=w4g32m,embed=w8g32m,scales=f32,method=best,p=3", "w8,head=f32,embed=f16,kv=none", "f32",
                            "bf16,head=w4,embed=w4g32"}) {
     SCOPED_TRACE(text);
     const PackRecipe recipe = Recipe(text);
@@ -214,7 +215,8 @@ TEST(Pack, InputMomentsWeighTheErrors) {
     PackOptions options;
     options.moments = given;
     const std::string out = testing::TempDir() + "/packed";
-    EXPECT_TRUE(PackCheckpoint(*source, Recipe("w4,method=best"), out, options).ok());
+    const std::string recipe = given != nullptr ? "w4,weigh=inputs" : "w4";
+    EXPECT_TRUE(PackCheckpoint(*source, Recipe(recipe), out, options).ok());
     const auto packed = Open(out);
     double noise = 0.0;
     std::vector<float> values(static_cast<size_t>(weight.cols()));
@@ -229,14 +231,27 @@ TEST(Pack, InputMomentsWeighTheErrors) {
   PackOptions options;
   options.moments = &moments;
   moments[module].pop_back();
-  const auto mismatch = PackCheckpoint(*source, Recipe("w4,method=best"), testing::TempDir() + "/packed", options);
+  const auto mismatch = PackCheckpoint(*source, Recipe("w4,weigh=inputs"), testing::TempDir() + "/packed", options);
   ASSERT_FALSE(mismatch.ok());
   EXPECT_EQ(mismatch.error().code, ErrorCode::kMismatch);
   EXPECT_NE(mismatch.error().message.find(module), std::string::npos);
   moments.clear();
   moments["model.layers.9.nothing"] = {1.0f};
-  EXPECT_EQ(PackCheckpoint(*source, Recipe("w4,method=best"), testing::TempDir() + "/packed", options).error().code,
+  EXPECT_EQ(PackCheckpoint(*source, Recipe("w4,weigh=inputs"), testing::TempDir() + "/packed", options).error().code,
             ErrorCode::kInvalidArgument);
+  // Without moments such a recipe is refused; what measures them is called once, and its error is passed on.
+  options.moments = nullptr;
+  EXPECT_EQ(PackCheckpoint(*source, Recipe("w4,weigh=inputs"), testing::TempDir() + "/packed", options).error().code,
+            ErrorCode::kInvalidArgument);
+  int calls = 0;
+  options.measure_moments = [&calls]() -> Result<InputMoments> {
+    ++calls;
+    return Error{ErrorCode::kCancelled, "stopped"};
+  };
+  EXPECT_EQ(PackCheckpoint(*source, Recipe("w4,weigh=inputs"), testing::TempDir() + "/packed", options).error().code,
+            ErrorCode::kCancelled);
+  EXPECT_TRUE(PackCheckpoint(*source, Recipe("w4"), testing::TempDir() + "/packed", options).ok());
+  EXPECT_EQ(calls, 1);
 }
 
 TEST(Pack, InputMomentsFile) {

@@ -36,7 +36,7 @@ TEST(Recipe, CanonicalParsesBack) {
     EXPECT_LT(canonical.size(), 120u);
   }
   EXPECT_EQ(ParseRecipe("w4g32,head=w8,embed=w8,method=lp,p=2")->Canonical(),
-            "w4g32,head=w8,embed=w8,method=lp,p=2,scales=f16,kv=8");
+            "w4g32,head=w8,embed=w8,method=lp,p=2,weigh=inputs,scales=f16,kv=8");
 }
 
 TEST(Recipe, DefaultRecipeParsesBack) {
@@ -51,10 +51,21 @@ TEST(Recipe, SpellingsOfOneRecipeHaveOneKey) {
   EXPECT_NE(ParseRecipe("w4g32")->Canonical(), ParseRecipe("w4g32,kv=none")->Canonical());
 }
 
+TEST(Recipe, FourBitsAreWeighedByDefault) {
+  EXPECT_TRUE(ParseRecipe("w4")->weigh_inputs);
+  EXPECT_TRUE(ParseRecipe("w8,head=w4g32,method=best")->weigh_inputs);
+  EXPECT_FALSE(ParseRecipe("w4,weigh=none")->weigh_inputs);
+  EXPECT_FALSE(ParseRecipe("w4,method=minmax")->weigh_inputs);
+  EXPECT_FALSE(ParseRecipe("w8g32")->weigh_inputs);
+  EXPECT_FALSE(ParseRecipe("keep")->weigh_inputs);
+  EXPECT_TRUE(ParseRecipe("w8,method=lp,weigh=inputs")->weigh_inputs);
+}
+
 TEST(Recipe, ErrorsNameTheField) {
   const std::pair<const char*, const char*> cases[] = {
       {"w5", "w5"},           {"w4,head", "head"},     {"w4,head=w9", "head"},  {"w4,p=0.5", "p"},
       {"w4,p=nan", "p"},      {"w4,p=2x", "p"},        {"w4,method=fast", "method"}, {"w4,scales=bf16", "scales"},
+      {"w4,weigh=no", "weigh"}, {"w4,method=minmax,weigh=inputs", "weigh"},
       {"w4,kv=4", "kv"},      {"w4,color=red", "color"}, {"w4,p=2,p=3", "p"},   {"w4,", "has no '='"},
       {",head=w8", "format"},
   };
