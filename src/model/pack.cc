@@ -30,7 +30,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// What the kernels need of a matrix (kernels/qmatmul.h): whole blocks of 32 inputs, and no more than their sums can hold.
+// What the kernels need of a matrix (kernels/qmatmul.h): whole blocks of 32 inputs, and no more than their sums can
+// hold.
 constexpr int64_t kColsMultiple = 32;
 constexpr int64_t kMaxCols = 32768;
 constexpr float kMaxF16 = 65504.0f;
@@ -39,17 +40,23 @@ constexpr int64_t kRowsPerTask = 16;
 constexpr int64_t kChunkBytes = int64_t{4} << 20;  // packed bytes held before they are written
 
 // Files of a Hugging Face directory that travel with the weights.
-constexpr std::array<const char*, 9> kCompanions = {
-    "tokenizer.json", "tokenizer_config.json", "generation_config.json", "special_tokens_map.json", "added_tokens.json",
-    "vocab.json",     "merges.txt",            "chat_template.jinja",    "chat_template.json"};
+constexpr std::array<const char*, 9> kCompanions = {"tokenizer.json",
+                                                    "tokenizer_config.json",
+                                                    "generation_config.json",
+                                                    "special_tokens_map.json",
+                                                    "added_tokens.json",
+                                                    "vocab.json",
+                                                    "merges.txt",
+                                                    "chat_template.jinja",
+                                                    "chat_template.json"};
 
 // One matrix to be written.
 struct Matrix {
   ModelModule module;
   const Tensor* source = nullptr;
-  MatrixFormat format;       // never kKeep
+  MatrixFormat format;  // never kKeep
   bool exact_repack = false;
-  bool permuted = false;     // rows in GGUF's order for interleaved RoPE
+  bool permuted = false;  // rows in GGUF's order for interleaved RoPE
 };
 
 // A vector (norm or bias) to be written.
@@ -87,7 +94,8 @@ void ReleaseRows(const Tensor& tensor, int64_t begin, int64_t end) {
   if (tensor.file == nullptr) return;
   const auto offset = static_cast<uint64_t>(tensor.data.data() - tensor.file->bytes().data());
   const auto row_bytes = static_cast<uint64_t>(tensor.row_bytes());
-  tensor.file->Release(offset + static_cast<uint64_t>(begin) * row_bytes, static_cast<uint64_t>(end - begin) * row_bytes);
+  tensor.file->Release(offset + static_cast<uint64_t>(begin) * row_bytes,
+                       static_cast<uint64_t>(end - begin) * row_bytes);
 }
 
 class Packer {
@@ -136,13 +144,15 @@ class Packer {
       }
       Matrix matrix;
       matrix.module = module;
-      PITH_ASSIGN(matrix.source, checkpoint_.Get(module.name == "lm_head" && tied ? "model.embed_tokens.weight" : weight,
-                                                 module.shape));
+      PITH_ASSIGN(
+          matrix.source,
+          checkpoint_.Get(module.name == "lm_head" && tied ? "model.embed_tokens.weight" : weight, module.shape));
       matrix.permuted = checkpoint_.RowsInterleaved(weight);
       PITH_RETURN_IF_ERROR(ChooseFormat(&matrix));
       source_total_ += matrix.source->data.size();
       matrices_.push_back(std::move(matrix));
-      if (module.bias) PITH_RETURN_IF_ERROR(PlanVector(module.name + ".bias", {module.shape[0]}, matrices_.back().permuted));
+      if (module.bias)
+        PITH_RETURN_IF_ERROR(PlanVector(module.name + ".bias", {module.shape[0]}, matrices_.back().permuted));
     }
     return {};
   }
@@ -174,8 +184,9 @@ class Packer {
 
     const int64_t cols = module.shape[1];
     const auto unfit = [&](const std::string& message) {
-      return Error{ErrorCode::kInvalidArgument, "'" + module.name + "' cannot be packed as " + MatrixFormatText(format) +
-                                                    ": it has " + std::to_string(cols) + " inputs, " + message};
+      return Error{ErrorCode::kInvalidArgument, "'" + module.name + "' cannot be packed as " +
+                                                    MatrixFormatText(format) + ": it has " + std::to_string(cols) +
+                                                    " inputs, " + message};
     };
     if (cols % kColsMultiple != 0) return unfit("no multiple of 32");
     if (cols > kMaxCols) return unfit("more than " + std::to_string(kMaxCols));
@@ -231,8 +242,8 @@ class Packer {
     return PackedConfigText(source, modules, recipe_.kv_bits, what);
   }
 
-  // Matrices first, in the order of the forward pass, each with its scales: their sizes are multiples of 64 bytes in real
-  // models, so the packed bytes stay aligned. Vectors and shapes follow.
+  // Matrices first, in the order of the forward pass, each with its scales: their sizes are multiples of 64 bytes in
+  // real models, so the packed bytes stay aligned. Vectors and shapes follow.
   std::vector<SafetensorsEntry> Entries() const {
     std::vector<SafetensorsEntry> entries;
     for (const Matrix& matrix : matrices_) {
@@ -251,7 +262,8 @@ class Packer {
         entries.push_back({name + ".weight_zero_point", DType::kI32, {(rows + per_word - 1) / per_word, groups}});
       }
       entries.push_back({name + ".weight_scale", format.scale_type, {rows, groups}});
-      if (format.zero == ZeroForm::kMinimum) entries.push_back({name + ".weight_min", format.scale_type, {rows, groups}});
+      if (format.zero == ZeroForm::kMinimum)
+        entries.push_back({name + ".weight_min", format.scale_type, {rows, groups}});
     }
     for (const Matrix& matrix : matrices_) {
       if (matrix.format.kind != MatrixFormat::Kind::kQuantized) continue;
@@ -296,7 +308,8 @@ class Packer {
       bytes += static_cast<uint64_t>(TensorBytes(entry.type, entry.shape).value_or(0));
     }
     PITH_RETURN_IF_ERROR(CheckFreeSpace(folder.string(), bytes));
-    PITH_ASSIGN(writer_, SafetensorsWriter::Create((folder / "model.safetensors").string(), std::move(entries), metadata));
+    PITH_ASSIGN(writer_,
+                SafetensorsWriter::Create((folder / "model.safetensors").string(), std::move(entries), metadata));
     for (const Matrix& matrix : matrices_) {
       PITH_RETURN_IF_ERROR(matrix.format.kind == MatrixFormat::Kind::kFloat ? WriteFloats(matrix)
                                                                             : WriteQuantized(matrix));
@@ -402,9 +415,9 @@ class Packer {
     const Quantizer quantizer{format, recipe_.method, recipe_.p};
     const auto moments = moments_.find(name);
     const float* importance = moments == moments_.end() ? nullptr : moments->second.data();
-    const float largest_allowed =
-        format.scale_type == DType::kF16 ? kMaxF16 * static_cast<float>((1 << (format.bits - 1)) - 1)
-                                         : std::numeric_limits<float>::max() / 256.0f;
+    const float largest_allowed = format.scale_type == DType::kF16
+                                      ? kMaxF16 * static_cast<float>((1 << (format.bits - 1)) - 1)
+                                      : std::numeric_limits<float>::max() / 256.0f;
     const float minimum_allowed =
         format.scale_type == DType::kF16 && format.zero == ZeroForm::kMinimum ? kMaxF16 : largest_allowed;
 
@@ -425,7 +438,8 @@ class Packer {
     }
     std::atomic<int64_t> bad_row{-1};
 
-    const int64_t chunk_rows = std::clamp(kChunkBytes / row_bytes / kRowsPerTask * kRowsPerTask, kRowsPerTask, rows + kRowsPerTask);
+    const int64_t chunk_rows =
+        std::clamp(kChunkBytes / row_bytes / kRowsPerTask * kRowsPerTask, kRowsPerTask, rows + kRowsPerTask);
     std::vector<uint8_t> chunk(static_cast<size_t>(std::min(chunk_rows, rows) * row_bytes));
     for (int64_t begin = 0; begin < rows; begin += chunk_rows) {
       const int64_t end = std::min(begin + chunk_rows, rows);
@@ -565,7 +579,7 @@ class Packer {
   const PackRecipe& recipe_;
   const PackOptions& options_;
   ThreadPool pool_;
-  ModelConfig config_;  // of the packed model
+  ModelConfig config_;    // of the packed model
   InputMoments moments_;  // empty unless the recipe weighs inputs
   std::vector<Matrix> matrices_;
   std::vector<Vector> vectors_;

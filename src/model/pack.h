@@ -19,7 +19,7 @@ namespace pith {
 // The file that tells what a packed directory was made of: source, fingerprint, recipe, bytes of model.safetensors and
 // the version of the quantizers, which goes up when the same recipe gives other numbers.
 inline constexpr const char* kPackRecord = "pith-pack.json";
-inline constexpr int kPackVersion = 1;
+inline constexpr int kPackVersion = 2;
 
 struct PackOptions {
   int threads = 0;         // 0 = one per hardware thread
@@ -48,9 +48,9 @@ struct PackReport {
   std::string path;
   std::string recipe;  // canonical
   std::vector<PackedTensorReport> tensors;
-  uint64_t source_bytes = 0;     // files of the source
-  uint64_t file_bytes = 0;       // model.safetensors
-  double bits_per_weight = 0.0;  // over all matrices
+  uint64_t source_bytes = 0;      // files of the source
+  uint64_t file_bytes = 0;        // model.safetensors
+  double bits_per_weight = 0.0;   // over all matrices
   std::optional<double> sqnr_db;  // likewise
   double seconds = 0.0;
   uint64_t peak_rss_bytes = 0;  // of the process
@@ -62,8 +62,9 @@ struct PackReport {
 // memory stays small; everything is written beside `out_dir` and appears under its name at once.
 //
 // A tensor whose type has the wanted format as its exact form is repacked without loss; all others are quantized from
-// their floats. kInvalidArgument: out_dir is there, the recipe does not fit a tensor, which is named, or it weighs inputs
-// and no moments are given; kUnsupported: the source is packed already; kNumeric: a weight is not finite or too large for the scales' type; kIo.
+// their floats. kInvalidArgument: out_dir is there, the recipe does not fit a tensor, which is named, or it weighs
+// inputs and no moments are given; kUnsupported: the source is packed already; kNumeric: a weight is not finite or too
+// large for the scales' type; kIo.
 Result<PackReport> PackCheckpoint(const Checkpoint& checkpoint, const PackRecipe& recipe, const std::string& out_dir,
                                   const PackOptions& options = {});
 

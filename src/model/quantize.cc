@@ -92,6 +92,7 @@ class GroupSearch {
     }
   }
 
+  // The quantizer that the integers are computed with.
   GroupScale Find(const float* x, const float* importance, int64_t n) {
     const Range range = RangeOf(x, n);
     const float largest = std::max(std::fabs(range.min), std::fabs(range.max));
@@ -238,65 +239,55 @@ class GroupSearch {
     Decide();
   }
 
+  // Groups are not clipped: what is cut off an extreme weight is an error in its own direction, on an input that the
+  // model relies on, and costs more than the rounding it saves. Long rows have no choice: their tails are far out.
   void SearchBest() {
     if (format_.zero == ZeroForm::kSymmetric) {
       SearchSymmetric();
     } else {
       SearchRange();
     }
-    if (quantizer_.p != 2.0) return;
-    for (int step = 0; step < 3; ++step) {
-      Try(LeastSquares());
-      if (!Decide()) break;
-    }
   }
 
-  // Scales of both signs, then a finer grid around the best. Long rows have tails that are best cut far inside.
+  // Scales of both signs, from the least that clips nothing upwards, for rows also downwards.
   void SearchSymmetric() {
-    static const auto kRowGrid = Geometric<56>(1.2f, 0.18f);
-    static const auto kGroupGrid = Geometric<24>(1.2f, 0.6f);
-    const float unit = Largest() / half_;
-    float reach;
-    if (IsLong(n_)) {
-      TryScales(kRowGrid, unit);
-      TryScales(kRowGrid, -unit);
-      reach = 1.0f - kRowGrid[1] / kRowGrid[0];
-    } else {
-      TryScales(kGroupGrid, unit);
-      TryScales(kGroupGrid, -unit);
-      reach = 1.0f - kGroupGrid[1] / kGroupGrid[0];
-    }
-    // The ends of the range hit exactly.
-    for (const float end : {range_.min, range_.max}) {
-      TryScale(-end / half_);
-      TryScale(end / (half_ - 1.0f));
+    static const auto kRowGrid = Geometric<56>(1.15f, 0.15f);
+    static const auto kGroupGrid = Linear<24>(1.0f, 1.15f);
+    const float up = std::max(range_.max, 0.0f);
+    const float down = std::max(-range_.min, 0.0f);
+    const float positive = std::max(down / half_, up / (half_ - 1.0f));
+    const float negative = -std::max(up / half_, down / (half_ - 1.0f));
+    for (const float unit : {positive, negative}) {
+      if (IsLong(n_)) {
+        TryScales(kRowGrid, unit);
+      } else {
+        TryScales(kGroupGrid, unit);
+      }
     }
     Decide();
-    static const auto kFine = Linear<16>(-1.0f, 1.0f);
-    const float center = best_.scale;
-    for (const float step : kFine) TryScale(center * (1.0f + reach * step));
+    if (!IsLong(n_)) return;
+    static const auto kFine = Linear<16>(0.97f, 1.03f);
+    TryScales(kFine, best_.scale);
     Decide();
   }
 
-  // Both ends of the range drawn in, then a finer grid around the best.
+  // Both ends of the range moved: a little outwards, for rows also inwards; then finer steps around the best.
   void SearchRange() {
-    static const auto kRowGrid = Geometric<11>(1.0f, 0.2f);
-    static const auto kGroupGrid = Linear<8>(1.0f, 0.75f);
-    float reach;
+    static const auto kRowGrid = Geometric<10>(1.05f, 0.25f);
+    static const auto kGroupGrid = Linear<6>(1.0f, 1.1f);
     if (IsLong(n_)) {
       TryShrunk(kRowGrid);
-      reach = 1.0f - kRowGrid[1];
     } else {
       TryShrunk(kGroupGrid);
-      reach = 1.0f - kGroupGrid[1];
     }
     Decide();
+    if (!IsLong(n_)) return;
     const GroupScale center = best_;
-    static const auto kScaleSteps = Linear<7>(-1.0f, 1.0f);
+    static const auto kScaleSteps = Linear<7>(0.9f, 1.1f);
     for (const float scale_step : kScaleSteps) {
       for (int zero_step = -3; zero_step <= 3; ++zero_step) {
         GroupScale group = center;
-        group.scale = Round(center.scale * (1.0f + reach * scale_step));
+        group.scale = Round(center.scale * scale_step);
         if (format_.zero == ZeroForm::kMinimum) {
           group.minimum = Round(center.minimum + 0.15f * static_cast<float>(zero_step) * center.scale);
         } else if (std::abs(zero_step) <= 1) {
@@ -308,37 +299,6 @@ class GroupSearch {
       }
     }
     Decide();
-  }
-
-  // The scale (and minimum) that fit best to the integers of the best quantizer.
-  GroupScale LeastSquares() const {
-    const float zero = format_.zero == ZeroForm::kSymmetric ? half_ : static_cast<float>(best_.zero);
-    const float inverse = 1.0f / (best_.scale * unit_);
-    const float minimum = best_.minimum * unit_;
-    double w = 0.0, wq = 0.0, wx = 0.0, wqq = 0.0, wqx = 0.0;
-    for (int64_t i = 0; i < n_; ++i) {
-      const float x = scaled_[static_cast<size_t>(i)];
-      const float clamped = std::min(std::max((x - minimum) * inverse, -zero), levels_ - zero);
-      const auto q = static_cast<double>(RoundToInteger(clamped));
-      const double weight = importance_ == nullptr ? 1.0 : static_cast<double>(importance_[i]);
-      w += weight;
-      wq += weight * q;
-      wx += weight * static_cast<double>(x);
-      wqq += weight * q * q;
-      wqx += weight * q * static_cast<double>(x);
-    }
-    GroupScale group = best_;
-    const auto unit = static_cast<double>(unit_);
-    if (format_.zero == ZeroForm::kMinimum) {
-      const double determinant = w * wqq - wq * wq;
-      if (determinant > 1e-9 * w * wqq) {
-        group.scale = Round(static_cast<float>((w * wqx - wq * wx) / determinant / unit));
-        group.minimum = Round(static_cast<float>((wqq * wx - wq * wqx) / determinant / unit));
-      }
-    } else if (wqq > 0.0) {
-      group.scale = Round(static_cast<float>(wqx / wqq / unit));
-    }
-    return group;
   }
 
   const Quantizer& quantizer_;
@@ -379,6 +339,41 @@ void Encode(const QuantFormat& format, const GroupScale& group, const float* x, 
   }
 }
 
+// Least-squares quantizers shrink: rounding towards the dense middle of the weights and clipping both make the
+// approximation shorter than the weights, by the same few parts in a thousand in every matrix, and these errors add up
+// through the layers where independent ones do not. This puts the length back: the scale for which the projection of
+// the approximation on the weights is the weights (with a minimum: about their means). The integers stay.
+GroupScale WithoutShrinkage(const QuantFormat& format, GroupScale group, const float* x, const float* importance,
+                            int64_t n, const uint8_t* codes) {
+  const int zero = format.zero == ZeroForm::kSymmetric ? 1 << (format.bits - 1) : group.zero;
+  double w = 0.0, wx = 0.0, wq = 0.0, wxx = 0.0, wxq = 0.0;
+  for (int64_t i = 0; i < n; ++i) {
+    const double weight = importance == nullptr ? 1.0 : static_cast<double>(importance[i]);
+    const auto value = static_cast<double>(x[i]);
+    const auto q = static_cast<double>(codes[i] - zero);
+    w += weight;
+    wx += weight * value;
+    wq += weight * q;
+    wxx += weight * value * value;
+    wxq += weight * value * q;
+  }
+  const bool centered = format.zero == ZeroForm::kMinimum;
+  if (centered && w > 0.0) {
+    wxx -= wx * wx / w;
+    wxq -= wx * wq / w;
+  }
+  const double projection = static_cast<double>(group.scale) * wxq;
+  if (!(projection > 0.0)) return group;
+  // A correction beyond this is no shrinkage but an accident of few weights with large importance.
+  const double gain = std::clamp(wxx / projection, 0.7, 1.5);
+  group.scale = RoundToStorage(static_cast<float>(static_cast<double>(group.scale) * gain), format.scale_type);
+  if (centered) {
+    const double minimum = (wx - static_cast<double>(group.scale) * wq) / w;
+    group.minimum = RoundToStorage(static_cast<float>(minimum), format.scale_type);
+  }
+  return group;
+}
+
 }  // namespace
 
 double QuantFormat::BitsPerWeight(int64_t cols) const {
@@ -405,11 +400,16 @@ void QuantizeRow(const Quantizer& quantizer, const float* row, int64_t cols, con
   const int64_t size = quantizer.format.group == 0 ? cols : quantizer.format.group;
   for (int64_t g = 0; g < cols / size; ++g) {
     const float* x = row + g * size;
-    const GroupScale group = search.Find(x, importance == nullptr ? nullptr : importance + g * size, size);
+    const float* weights = importance == nullptr ? nullptr : importance + g * size;
+    uint8_t* codes = out.codes + g * size;
+    GroupScale group = search.Find(x, weights, size);
+    Encode(quantizer.format, group, x, size, codes);
+    if (quantizer.method == QuantMethod::kBest) {
+      group = WithoutShrinkage(quantizer.format, group, x, weights, size, codes);
+    }
     out.scales[g] = group.scale;
     if (out.zeros != nullptr) out.zeros[g] = static_cast<uint8_t>(group.zero);
     if (out.minimums != nullptr) out.minimums[g] = group.minimum;
-    Encode(quantizer.format, group, x, size, out.codes + g * size);
   }
 }
 

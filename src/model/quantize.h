@@ -4,8 +4,8 @@
 //   zero point   w ~ s * (u - z)            z an integer in [0, 2^b)
 //   minimum      w ~ s * u + m              m a float
 //
-// Scales and minimums are rounded to their storage type before the integers are computed, so what is measured here is
-// what is stored. All arithmetic is element-wise IEEE without contraction in a fixed order: the same row gives the same
+// Scales and minimums are rounded to their storage type before the integers are computed (kBest corrects them once more
+// afterwards). All arithmetic is element-wise IEEE without contraction in a fixed order: the same row gives the same
 // integers on every machine and thread count.
 #pragma once
 
@@ -36,12 +36,12 @@ enum class QuantMethod {
   // (github.com/Qualcomm-AI-research/fastforward, affine/range.py). With a zero: s = (max - min) / (2^b - 1).
   kMinMax,
   // The range with the least error sum |x^ - x|^p among 100 candidates. Symmetric: t = i/100 * max |x|, i = 1..100;
-  // with
-  // a zero: 10 x 10 fractions in [0.6, 1] of both ends. p = 2 is the initialisation of arXiv 2603.16867.
+  // with a zero: 10 x 10 fractions in [0.6, 1] of both ends. p = 2 is the initialisation of arXiv 2603.16867.
   kLp,
-  // The least error sum |x^ - x|^p over scales of both signs (a negative one puts the end of the range with the extra
-  // integer at the other side), a second and finer grid, and for p = 2 least-squares steps from there. Never worse than
-  // kMinMax.
+  // What measured best (docs/results.md). The least error sum |x^ - x|^p over scales of both signs (a negative one puts
+  // the end of the range with the extra integer at the other side) that clip nothing; whole rows may be clipped. Then
+  // the
+  // scale is raised so that the approximation is as long as the weights: its projection on them is they themselves.
   kBest,
 };
 

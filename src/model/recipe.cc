@@ -82,7 +82,8 @@ std::string MatrixFormatText(const MatrixFormat& format) {
 }
 
 std::string PackRecipe::Canonical() const {
-  std::string text = MatrixFormatText(linear) + ",head=" + MatrixFormatText(head) + ",embed=" + MatrixFormatText(embedding);
+  std::string text =
+      MatrixFormatText(linear) + ",head=" + MatrixFormatText(head) + ",embed=" + MatrixFormatText(embedding);
   text += std::string(",method=") + QuantMethodName(method);
   if (method != QuantMethod::kMinMax) text += ",p=" + NumberText(p) + (weigh_inputs ? ",weigh=inputs" : ",weigh=none");
   text += scale_type == DType::kF16 ? ",scales=f16" : ",scales=f32";
@@ -107,9 +108,9 @@ MatrixFormat DefaultEmbedding(const MatrixFormat& linear) {
 }
 
 QuantMethod DefaultMethod(const MatrixFormat& linear) {
-  // Whole rows of 4 bits need all the help there is; groups do best with what loses no range.
-  const bool rows = linear.kind == MatrixFormat::Kind::kQuantized && linear.quant.bits == 4 && linear.quant.group == 0;
-  return rows ? QuantMethod::kBest : QuantMethod::kMinMax;
+  // Eight bits have room to spare: there the plain range is as good and quick.
+  const bool scarce = linear.kind == MatrixFormat::Kind::kQuantized && linear.quant.bits == 4;
+  return scarce ? QuantMethod::kBest : QuantMethod::kMinMax;
 }
 
 namespace {

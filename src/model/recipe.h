@@ -34,7 +34,7 @@ struct PackRecipe {
   MatrixFormat head;       // the LM head
   MatrixFormat embedding;  // the token embedding table
   QuantMethod method = QuantMethod::kMinMax;
-  double p = 2.0;  // of kLp and kBest
+  double p = 2.0;             // of kLp and kBest
   bool weigh_inputs = false;  // errors count by the second moments of their inputs, measured on the calibration text
   DType scale_type = DType::kF16;
   std::optional<int> kv_bits = 8;  // noted in config.json; independent of the weights
@@ -50,9 +50,9 @@ struct PackRecipe {
 PackRecipe DefaultRecipe();
 
 // A matrix format for the linears, then any of head=, embed=, method=minmax|lp|best, p=, weigh=inputs|none,
-// scales=f16|f32, kv=8|none, separated by commas; "same" stands for the format of the linears. What is not given follows
-// from the linears (DefaultHead, DefaultEmbedding, DefaultMethod); lp and best weigh inputs when there are weights of 4
-// bits. kInvalidArgument names the field.
+// scales=f16|f32, kv=8|none, separated by commas; "same" stands for the format of the linears. What is not given
+// follows from the linears (DefaultHead, DefaultEmbedding, DefaultMethod); lp and best weigh inputs when there are
+// weights of 4 bits. kInvalidArgument names the field.
 Result<PackRecipe> ParseRecipe(std::string_view text);
 
 // The head and the embedding table that go with linears of a format when the recipe does not say.

