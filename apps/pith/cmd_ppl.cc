@@ -37,6 +37,8 @@ Status RunPpl(const Cli& cli, const PplOptions& options) {
     PrintJson({{"ppl", result.perplexity},
                {"tokens", result.tokens},
                {"scored", result.scored},
+               {"late_ppl", result.late_perplexity},
+               {"late_scored", result.late_scored},
                {"nll", result.nll},
                {"nll_error", result.nll_error},
                {"window", perplexity.window},

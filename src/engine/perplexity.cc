@@ -21,6 +21,7 @@ Result<PerplexityResult> Perplexity(Engine& engine, std::span<const int32_t> tok
   PerplexityResult result;
   double sum = 0;
   double squares = 0;
+  double late_sum = 0;
   for (int64_t window = 0; window + 1 < total; window += options.window) {
     const int64_t end = std::min(total, window + options.window);
     Sequence sequence = engine.NewSequence();
@@ -43,6 +44,10 @@ Result<PerplexityResult> Perplexity(Engine& engine, std::span<const int32_t> tok
         sum += loss;
         squares += loss * loss;
         ++result.scored;
+        if (at + i + 1 - window > options.window / 2) {
+          late_sum += loss;
+          ++result.late_scored;
+        }
       }
       at += n;
       if (options.on_progress) options.on_progress(at, total);
@@ -53,6 +58,7 @@ Result<PerplexityResult> Perplexity(Engine& engine, std::span<const int32_t> tok
   const auto n = static_cast<double>(result.scored);
   result.nll = sum / n;
   result.perplexity = std::exp(result.nll);
+  if (result.late_scored > 0) result.late_perplexity = std::exp(late_sum / static_cast<double>(result.late_scored));
   result.nll_error = std::sqrt(std::max(0.0, squares / n - result.nll * result.nll) / n);
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;

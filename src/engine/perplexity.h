@@ -20,8 +20,12 @@ struct PerplexityResult {
   double perplexity = 0;  // exp(mean negative log-likelihood)
   double nll = 0;         // the mean, in nats
   double nll_error = 0;   // standard error of the mean over tokens
-  int64_t tokens = 0;     // tokens read
-  int64_t scored = 0;     // tokens with a prediction: all but the first of each window
+  // The same over tokens with more than half a window before them: what llama.cpp's perplexity tool scores. 0 when
+  // there are none.
+  double late_perplexity = 0;
+  int64_t late_scored = 0;
+  int64_t tokens = 0;  // tokens read
+  int64_t scored = 0;  // tokens with a prediction: all but the first of each window
   double seconds = 0;
 };
 
