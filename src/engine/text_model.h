@@ -41,6 +41,7 @@ class TextModel {
   Result<TemplateFamily> family() const { return family_; }
   // True when the token ends the generation: the model's end-of-text tokens and the template's end-of-turn token.
   bool IsStop(int32_t token) const;
+  const std::vector<int32_t>& stop_ids() const { return stop_ids_; }
 
  private:
   TextModel() = default;

@@ -114,8 +114,9 @@ class Response {
   bool in_cap_ = false;     // the budget has fired
   bool may_force_ = false;  // an answer may still be forced
   bool answer_forced_ = false;
-  int open_braces_ = 0;  // of the forced prefix: the response ends when they are closed
-  bool escaped_ = false;
+  int open_braces_ = 0;   // of the forced prefix: the response ends when they are closed
+  bool closed_ = false;   // they are
+  bool escaped_ = false;  // after a backslash
   bool done_ = false;
   bool truncated_ = false;
   FinishReason finish_ = FinishReason::kStop;
@@ -123,6 +124,7 @@ class Response {
   std::string text_;
   std::string reasoning_;
   int64_t reasoning_tokens_ = 0;
+  int64_t waiting_tokens_ = 0;  // the last tokens, all of whose text may become an opening tag
 };
 
 // Thoughts and answer of a stored response, by the same machine.

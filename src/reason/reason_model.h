@@ -49,6 +49,7 @@ struct ReasonModel {
   std::shared_ptr<const ForcedTokens> forced;
   // The verifier's turn after a response; empty without a verifier (or set for collecting its states, see features.h).
   std::vector<int32_t> verification;
+  bool verification_adapter = false;  // the adapter is on for that turn
 
   // Encodes what is forced. Call once everything above is set.
   Status Finish();

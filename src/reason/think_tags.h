@@ -25,13 +25,14 @@ class ThinkSplitter {
  public:
   using Sink = std::function<void(std::string_view text, bool thought)>;
 
-  // `thinking`: whether the text begins inside thoughts. `search`: whether tags are searched in the text.
-  ThinkSplitter(bool thinking, bool search, Sink sink)
-      : thinking_(thinking), search_(search), skip_breaks_(true), sink_(std::move(sink)) {}
+  // `thinking`: whether the text begins inside thoughts.
+  ThinkSplitter(bool thinking, Sink sink) : thinking_(thinking), skip_breaks_(thinking), sink_(std::move(sink)) {}
 
   void Push(std::string_view text);
   // The end of the text: what was held back because it could have become a tag.
   void Flush();
+  // Tags are tokens of their own: the text is not searched.
+  void SearchNothing() { search_ = false; }
   // A tag came as a token of its own.
   void Switch(bool thinking);
 
@@ -40,6 +41,8 @@ class ThinkSplitter {
   bool thinking() const { return thinking_ && !HoldsClosingTag(); }
   // The answer to thinking() may still be taken back by the next character.
   bool undecided() const { return HoldsClosingTag(); }
+  // Text is held back because it may become a tag.
+  bool holding() const { return !held_.empty(); }
 
  private:
   bool HoldsClosingTag() const { return thinking_ && held_ == kThinkCloseTag; }
@@ -48,8 +51,8 @@ class ThinkSplitter {
   void SendOut();
 
   bool thinking_;
-  bool search_;
-  bool skip_breaks_;  // right after a tag, or at the beginning
+  bool search_ = true;
+  bool skip_breaks_;  // right after a tag
   Sink sink_;
   char last_ = '\n';  // the character before held_; a line break at the beginning of a part
   std::string held_;  // a prefix of the tag that matters now, or that whole tag after a quote mark

@@ -1,0 +1,408 @@
+#include "reason/question_run.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace pith {
+
+// One response and the sequence that it is computed on.
+struct QuestionRun::Stream {
+  enum class State { kDecoding, kFlushing, kVerifying, kDone };
+  explicit Stream(Sequence prompt, ResponseOptions options)
+      : sequence(std::move(prompt)), response(std::move(options)) {}
+
+  State state = State::kDecoding;
+  std::optional<Sequence> sequence;
+  Response response;
+  std::vector<int32_t> feed;  // tokens that the sequence does not hold yet
+  std::vector<int32_t> seen;  // prompt and response, for the repetition penalty; empty without one
+  std::optional<ExtractedAnswer> extracted;
+  Answer answer;
+  bool verifies = false;
+  std::vector<float> verification_state;
+  std::optional<double> score;
+  double first_token_seconds = 0;
+  double last_token_seconds = 0;
+  double weight() const { return score.value_or(1.0); }
+  // A response that was broken off has no say.
+  bool counts() const {
+    return response.finish() != FinishReason::kCancelled && response.finish() != FinishReason::kDecided;
+  }
+};
+
+Result<std::unique_ptr<QuestionRun>> QuestionRun::Create(const ReasonModel& model, Question question) {
+  PITH_RETURN_IF_ERROR(ValidateQuestion(model, question));
+  PITH_ASSIGN(Sampler sampler, Sampler::Create(question.options.sampling));
+  auto run = std::unique_ptr<QuestionRun>(new QuestionRun(model, std::move(question), std::move(sampler)));
+  run->Start();
+  return run;
+}
+
+QuestionRun::QuestionRun(const ReasonModel& model, Question question, Sampler sampler)
+    : model_(model), question_(std::move(question)), sampler_(std::move(sampler)) {}
+
+QuestionRun::~QuestionRun() = default;
+
+void QuestionRun::Start() {
+  const AnswerOptions& options = question_.options;
+  prompt_sequence_ = question_.sequence != nullptr ? *question_.sequence : model_.engine->NewSequence();
+  if (question_.reason_prompt.empty()) question_.reason_prompt = question_.prompt;
+  const bool route_by_score = options.mode == ReasonMode::kAuto;
+  if (route_by_score || options.keep_states) {
+    // The pooled state is of the whole prompt, so all of it is computed.
+    prompt_sequence_->Truncate(0);
+    pool_.emplace(model_.engine->hidden(), model_.switcher ? model_.switcher->pooling : StatePooling{});
+  }
+  if (!route_by_score) {
+    route_ = options.mode == ReasonMode::kOn ? Route::kReason : Route::kDirect;
+    routed_ = true;
+  }
+  // With kept states the direct prompt comes first in any case: heads are trained on it.
+  BeginPrompt(route_ == Route::kReason && !pool_ ? question_.reason_prompt : question_.prompt);
+  result_.cached_tokens = static_cast<int64_t>(prefilled_);
+  if (routed_ && options.on_route) options.on_route(route_, std::nullopt);
+}
+
+void QuestionRun::BeginPrompt(const std::vector<int32_t>& tokens) {
+  prompt_ = &tokens;
+  const auto total = static_cast<int64_t>(tokens.size());
+  // At least the last token is computed again: its logits are wanted.
+  const int64_t keep = std::min(prompt_sequence_->CommonPrefix(tokens, 0, total), total - 1);
+  prompt_sequence_->Truncate(keep);
+  prefilled_ = static_cast<size_t>(keep);
+}
+
+void QuestionRun::Collect(int64_t* prefill_tokens, std::vector<Want>* wants) {
+  prefilling_ = 0;
+  if (phase_ == Phase::kPrompt) {
+    const auto left = static_cast<int64_t>(prompt_->size() - prefilled_);
+    prefilling_ = std::min(left, *prefill_tokens);
+    if (prefilling_ == 0) return;
+    *prefill_tokens -= prefilling_;
+    const auto tokens = std::span(*prompt_).subspan(prefilled_, static_cast<size_t>(prefilling_));
+    wants->push_back({kPrompt,
+                      {&*prompt_sequence_, tokens, nullptr, prefilling_ == left ? Rows::kLast : Rows::kNone,
+                       pool_ ? Rows::kAll : Rows::kNone}});
+    return;
+  }
+  if (phase_ != Phase::kStreams) return;
+  for (size_t i = 0; i < streams_.size(); ++i) {
+    Stream& stream = *streams_[i];
+    StepItem item{&*stream.sequence, stream.feed, adapter(), Rows::kNone, Rows::kNone};
+    switch (stream.state) {
+      case Stream::State::kDone: continue;
+      case Stream::State::kDecoding: item.logits = Rows::kLast; break;
+      case Stream::State::kFlushing: break;
+      case Stream::State::kVerifying:
+        item.tokens = model_.verification;
+        item.adapter = model_.verification_adapter ? model_.adapter.get() : nullptr;
+        item.states = Rows::kLast;
+        break;
+    }
+    wants->push_back({static_cast<int64_t>(i), item});
+  }
+}
+
+void QuestionRun::Take(int64_t part, std::span<const float> logits, std::span<const float> states) {
+  if (phase_ == Phase::kDone) return;  // another item failed
+  if (part == kPrompt) {
+    prefilled_ += static_cast<size_t>(prefilling_);
+    result_.prefill_tokens += prefilling_;
+    if (pool_) pool_->Push(states);
+    if (question_.options.on_prefill) {
+      question_.options.on_prefill(static_cast<int64_t>(prefilled_), static_cast<int64_t>(prompt_->size()));
+    }
+    if (prefilled_ == prompt_->size()) EndPrompt(logits);
+    return;
+  }
+  Stream& stream = *streams_[static_cast<size_t>(part)];
+  switch (stream.state) {
+    case Stream::State::kDone: return;
+    case Stream::State::kDecoding:
+      stream.feed.clear();
+      Advance(part, logits);
+      return;
+    case Stream::State::kFlushing:
+      stream.feed.clear();
+      if (stream.verifies) {
+        stream.state = Stream::State::kVerifying;
+      } else {
+        EndStream(stream);
+      }
+      return;
+    case Stream::State::kVerifying:
+      result_.verification_tokens += static_cast<int64_t>(model_.verification.size());
+      if (model_.verifier) stream.score = model_.verifier->Score(states);
+      if (question_.options.keep_states) stream.verification_state.assign(states.begin(), states.end());
+      EndStream(stream);
+      return;
+  }
+}
+
+void QuestionRun::EndPrompt(std::span<const float> logits) {
+  if (pool_) {
+    const std::vector<float> pooled = pool_->Pooled();
+    pool_.reset();
+    if (question_.options.keep_states) result_.pooled_state = pooled;
+    if (!routed_) {
+      result_.score = model_.switcher->Score(pooled);
+      result_.threshold = question_.options.threshold.value_or(model_.switcher->threshold);
+      route_ = *result_.score >= result_.threshold ? Route::kReason : Route::kDirect;
+      routed_ = true;
+      if (question_.options.on_route) question_.options.on_route(route_, result_.score);
+    }
+    if (route_ == Route::kReason && question_.reason_prompt != question_.prompt) {
+      // Only the tail differs: the budget template and the header of the answer.
+      BeginPrompt(question_.reason_prompt);
+      return;
+    }
+  }
+  BeginStreams(logits);
+}
+
+void QuestionRun::BeginStreams(std::span<const float> logits) {
+  const AnswerOptions& options = question_.options;
+  phase_ = Phase::kStreams;
+  result_.route = route_;
+  result_.prompt_tokens = prompt_sequence_->length();
+  result_.timings.prefill_seconds = Seconds();
+  const int64_t count = options.mode == ReasonMode::kAuto && route_ == Route::kDirect ? 1 : options.parallel;
+  result_.streams.resize(static_cast<size_t>(count));
+  result_.prefill_tokens_saved = (count - 1) * result_.prompt_tokens;
+  const int64_t verification = Verifies() ? static_cast<int64_t>(model_.verification.size()) : 0;
+  const int64_t room = std::max<int64_t>(model_.engine->context() - result_.prompt_tokens - verification, 0);
+  cap_ = std::min(options.budget, room);
+
+  const bool opened = PromptOpensThinking(*model_.tokenizer, *prompt_);
+  for (int64_t i = 0; i < count; ++i) {
+    ResponseOptions response;
+    response.tokenizer = model_.tokenizer;
+    response.forced = model_.forced;
+    response.plan = {.cap = cap_,
+                     .at_cap = options.budget <= room ? FinishReason::kLength : FinishReason::kContext,
+                     .force_answer = options.force_answer,
+                     .reserve = model_.texts.answer_reserve};
+    response.force_open = route_ == Route::kReason && !opened;
+    response.thinking = opened;
+    if (!options.ignore_eos) response.stop_ids = model_.stop_ids;
+    response.stop = options.stop;
+    if (options.on_text) {
+      response.on_text = [this, i](std::string_view text, bool thought) {
+        question_.options.on_text(i, text, thought);
+      };
+    }
+    streams_.push_back(std::make_unique<Stream>(*prompt_sequence_, std::move(response)));
+    if (options.sampling.repetition_penalty != 1.0) streams_.back()->seen = *prompt_;
+  }
+  prompt_sequence_.reset();
+  for (int64_t i = 0; i < count && !done(); ++i) Advance(i, logits);
+}
+
+// `logits` follow everything that the stream's sequence holds.
+void QuestionRun::Advance(int64_t index, std::span<const float> logits) {
+  Stream& stream = *streams_[static_cast<size_t>(index)];
+  Response& response = stream.response;
+  const auto feed_forced = [&] {
+    while (!response.forced().empty()) {
+      const auto forced = response.TakeForced();
+      stream.feed.insert(stream.feed.end(), forced.begin(), forced.end());
+    }
+  };
+  feed_forced();
+  if (!response.done() && stream.feed.empty()) {
+    const auto position = static_cast<uint64_t>(stream.sequence->length());
+    const auto next =
+        sampler_.Sample(logits, stream.seen, question_.options.first_stream + static_cast<uint64_t>(index), position);
+    if (!next.ok()) {
+      Fail(next.error());
+      return;
+    }
+    stream.last_token_seconds = Seconds();
+    if (stream.first_token_seconds == 0) stream.first_token_seconds = stream.last_token_seconds;
+    const size_t before = response.tokens().size();
+    response.Push({&next->token, 1});
+    if (response.tokens().size() > before) stream.feed.push_back(next->token);
+    feed_forced();
+  }
+  if (!stream.seen.empty()) stream.seen.insert(stream.seen.end(), stream.feed.begin(), stream.feed.end());
+  if (response.done()) EndResponse(stream);
+}
+
+bool QuestionRun::Verifies() const {
+  using Verify = AnswerOptions::Verify;
+  const auto tokens = static_cast<int64_t>(model_.verification.size());
+  if (tokens == 0 || question_.options.verify == Verify::kNever) return false;
+  if (result_.prompt_tokens + tokens > model_.engine->context()) return false;
+  return question_.options.verify == Verify::kAlways || result_.streams.size() > 1;
+}
+
+void QuestionRun::EndResponse(Stream& stream) {
+  if (stream.counts()) {
+    stream.extracted = ExtractAnswer(stream.response.text(), {.truncated = stream.response.truncated()});
+    if (stream.extracted) stream.answer = Answer(stream.extracted->text);
+  }
+  // Without an answer it has no say, whatever the verifier thinks of it.
+  stream.verifies = Verifies() && stream.counts() && (stream.extracted || question_.options.keep_states);
+  if (!stream.feed.empty() && (stream.verifies || question_.sequence != nullptr)) {
+    stream.state = Stream::State::kFlushing;
+  } else if (stream.verifies) {
+    stream.state = Stream::State::kVerifying;
+  } else {
+    EndStream(stream);
+  }
+}
+
+void QuestionRun::EndStream(Stream& stream) {
+  stream.state = Stream::State::kDone;
+  // Its keys and values are needed only by a conversation that goes on.
+  if (question_.sequence == nullptr) stream.sequence.reset();
+}
+
+std::vector<Ballot> QuestionRun::Ballots() const {
+  std::vector<Ballot> ballots;
+  for (const auto& stream : streams_) {
+    if (stream->state == Stream::State::kDone && stream->counts())
+      ballots.push_back({stream->answer, stream->weight()});
+  }
+  return ballots;
+}
+
+void QuestionRun::StopIfDecided() {
+  if (!question_.options.early_stop || streams_.size() < 2) return;
+  int64_t open = 0;
+  int64_t decoding = 0;
+  for (const auto& stream : streams_) {
+    if (stream->state != Stream::State::kDone) ++open;
+    if (stream->state == Stream::State::kDecoding) ++decoding;
+  }
+  if (decoding == 0 || !VoteIsDecided(Vote(Ballots()), open)) return;
+  for (const auto& stream : streams_) {
+    if (stream->state != Stream::State::kDecoding) continue;
+    result_.tokens_saved_at_most += cap_ - static_cast<int64_t>(stream->response.tokens().size());
+    stream->response.Finish(FinishReason::kDecided);
+    EndStream(*stream);
+  }
+}
+
+void QuestionRun::Cancel() {
+  if (phase_ == Phase::kPrompt) {
+    // Nothing was generated: one empty response says so.
+    prompt_sequence_.reset();
+    result_.route = route_;
+    result_.prompt_tokens = static_cast<int64_t>(prompt_->size());
+    ResponseOptions options;
+    options.tokenizer = model_.tokenizer;
+    streams_.push_back(std::make_unique<Stream>(model_.engine->NewSequence(), std::move(options)));
+    result_.streams.resize(1);
+  }
+  for (const auto& stream : streams_) {
+    if (stream->state == Stream::State::kDecoding) stream->response.Finish(FinishReason::kCancelled);
+    EndStream(*stream);
+  }
+  phase_ = Phase::kDone;
+}
+
+void QuestionRun::EndStep() {
+  if (done()) return;
+  const AnswerOptions& options = question_.options;
+  if (options.cancel != nullptr && options.cancel->load(std::memory_order_relaxed)) {
+    Cancel();
+    return;
+  }
+  if (phase_ != Phase::kStreams) return;
+  StopIfDecided();
+  const bool all_done = std::all_of(streams_.begin(), streams_.end(),
+                                    [](const auto& stream) { return stream->state == Stream::State::kDone; });
+  if (options.on_progress) {
+    std::vector<StreamProgress> progress;
+    for (const auto& stream : streams_) {
+      const Response& response = stream->response;
+      progress.push_back({static_cast<int64_t>(response.tokens().size()), response.thinking(), response.done()});
+    }
+    options.on_progress(progress);
+  }
+  if (all_done) phase_ = Phase::kDone;
+}
+
+void QuestionRun::Fail(Error error) {
+  error_ = std::move(error);
+  phase_ = Phase::kDone;
+}
+
+int64_t QuestionRun::live_streams() const {
+  if (phase_ == Phase::kDone) return 0;
+  if (phase_ == Phase::kPrompt) return question_.options.parallel;
+  return std::count_if(streams_.begin(), streams_.end(),
+                       [](const auto& stream) { return stream->state != Stream::State::kDone; });
+}
+
+int64_t QuestionRun::generated_tokens() const {
+  int64_t tokens = 0;
+  for (const auto& stream : streams_) tokens += static_cast<int64_t>(stream->response.tokens().size());
+  return tokens;
+}
+
+Result<AnswerResult> QuestionRun::Finish() {
+  if (error_) return *error_;
+  std::vector<Ballot> ballots;
+  std::vector<int> voters;  // stream of each ballot
+  for (size_t i = 0; i < streams_.size(); ++i) {
+    Stream& stream = *streams_[i];
+    const Response& response = stream.response;
+    StreamResult& out = result_.streams[i];
+    out.text = response.text();
+    out.reasoning = response.reasoning();
+    out.tokens = response.tokens();
+    out.reasoning_tokens = response.reasoning_tokens();
+    out.finish = response.finish();
+    out.answer_forced = response.answer_forced();
+    out.truncated = response.truncated();
+    out.answer = stream.extracted;
+    out.verifier_score = stream.score;
+    out.weight = stream.weight();
+    out.seconds = stream.last_token_seconds - stream.first_token_seconds;
+    out.verification_state = std::move(stream.verification_state);
+    if (stream.first_token_seconds > 0 && (result_.timings.first_token_seconds == 0 ||
+                                           stream.first_token_seconds < result_.timings.first_token_seconds)) {
+      result_.timings.first_token_seconds = stream.first_token_seconds;
+    }
+    if (!stream.counts()) continue;
+    ballots.push_back({stream.answer, stream.weight()});
+    voters.push_back(static_cast<int>(i));
+  }
+  result_.vote = Vote(ballots);
+  for (size_t c = 0; c < result_.vote.candidates.size(); ++c) {
+    for (int& ballot : result_.vote.candidates[c].ballots) {
+      ballot = voters[static_cast<size_t>(ballot)];  // from here on, indices of streams
+      result_.streams[static_cast<size_t>(ballot)].candidate = static_cast<int>(c);
+    }
+  }
+  if (result_.vote.has_winner()) result_.answer = result_.vote.candidates[0].answer;
+
+  // The response that is shown, by what it is and not by its number.
+  const auto better = [&](size_t a, size_t b) {
+    const StreamResult& x = result_.streams[a];
+    const StreamResult& y = result_.streams[b];
+    if ((x.candidate == 0) != (y.candidate == 0)) return x.candidate == 0;
+    if (x.weight != y.weight) return x.weight > y.weight;
+    if (x.truncated != y.truncated) return y.truncated;
+    if (x.text.size() != y.text.size()) return x.text.size() < y.text.size();
+    return x.text < y.text;
+  };
+  for (size_t i = 1; i < result_.streams.size(); ++i) {
+    if (better(i, static_cast<size_t>(result_.chosen))) result_.chosen = static_cast<int64_t>(i);
+  }
+  if (question_.sequence != nullptr) {
+    Stream& chosen = *streams_[static_cast<size_t>(result_.chosen)];
+    if (chosen.sequence) {
+      *question_.sequence = *std::move(chosen.sequence);
+      // Without the verification.
+      question_.sequence->Truncate(result_.prompt_tokens + static_cast<int64_t>(chosen.response.tokens().size()));
+    }
+  }
+  result_.timings.total_seconds = Seconds();
+  result_.timings.decode_seconds = result_.timings.total_seconds - result_.timings.prefill_seconds;
+  return std::move(result_);
+}
+
+}  // namespace pith
