@@ -12,6 +12,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <utility>
 
 #include "base/cache_folder.h"
@@ -595,6 +596,22 @@ class Packer {
 Result<PackReport> PackCheckpoint(const Checkpoint& checkpoint, const PackRecipe& recipe, const std::string& out_dir,
                                   const PackOptions& options) {
   return Packer(checkpoint, recipe, options).Run(out_dir);
+}
+
+std::vector<std::string> PackSourceFiles(const Checkpoint& checkpoint) {
+  if (checkpoint.format() == CheckpointFormat::kGguf) return {checkpoint.path()};
+  const fs::path folder = checkpoint.path();
+  std::vector<std::string> paths = {(folder / "config.json").string()};
+  for (const char* name : kCompanions) {
+    std::error_code error;
+    if (fs::exists(folder / name, error)) paths.push_back((folder / name).string());
+  }
+  std::set<std::string> weights;
+  for (const auto& [name, tensor] : checkpoint.tensors()) {
+    if (tensor.file != nullptr) weights.insert(tensor.file->path());
+  }
+  paths.insert(paths.end(), weights.begin(), weights.end());
+  return paths;
 }
 
 std::string PackReportText(const PackReport& report) {

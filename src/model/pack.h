@@ -68,6 +68,9 @@ struct PackReport {
 Result<PackReport> PackCheckpoint(const Checkpoint& checkpoint, const PackRecipe& recipe, const std::string& out_dir,
                                   const PackOptions& options = {});
 
+// The files that PackCheckpoint reads: weights, configuration, tokenizer. In a fixed order; all are there.
+std::vector<std::string> PackSourceFiles(const Checkpoint& checkpoint);
+
 // The report as text: one line per tensor and the totals, or as one JSON object.
 std::string PackReportText(const PackReport& report);
 

@@ -1,11 +1,14 @@
 #include "model/pack_cache.h"
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <optional>
 
 #include "base/cache_folder.h"
 #include "base/json.h"
+#include "base/sha256.h"
 
 namespace pith {
 
@@ -36,6 +39,54 @@ std::optional<CachedPack> ReadRecord(const fs::path& folder) {
   return pack;
 }
 
+// What a packed directory was made of: {"files": what SourceStamps gives, "sha256": what SourceDigest gives}.
+constexpr const char* kSourceRecord = "pith-source.json";
+
+// Path, size and time of the last change of every source file.
+Result<Json> SourceStamps(const Checkpoint& checkpoint) {
+  Json stamps = Json::array();
+  for (const std::string& path : PackSourceFiles(checkpoint)) {
+    std::error_code error;
+    const fs::path absolute = fs::absolute(path, error);
+    const uint64_t bytes = error ? 0 : fs::file_size(absolute, error);
+    const auto changed = error ? fs::file_time_type() : fs::last_write_time(absolute, error);
+    if (error) return Error{ErrorCode::kIo, "cannot read '" + path + "': " + error.message()};
+    const auto time = std::chrono::duration_cast<std::chrono::nanoseconds>(changed.time_since_epoch()).count();
+    stamps.push_back({{"path", absolute.string()}, {"bytes", bytes}, {"changed", time}});
+  }
+  return stamps;
+}
+
+// One digest of the names and contents of all source files.
+Result<std::string> SourceDigest(const Checkpoint& checkpoint) {
+  Digest digest;
+  for (const std::string& path : PackSourceFiles(checkpoint)) {
+    PITH_ASSIGN(const std::string content, Sha256OfFile(path));
+    // A GGUF file is the same model under any name.
+    const bool named = checkpoint.format() != CheckpointFormat::kGguf;
+    digest.Update((named ? fs::path(path).filename().string() : "") + " " + content + "\n");
+  }
+  return digest.Finish();
+}
+
+Json ReadSourceRecord(const fs::path& folder) {
+  Result<Json> json = ReadJsonFile((folder / kSourceRecord).string(), kMaxRecordBytes);
+  return json.ok() && json->is_object() ? *std::move(json) : Json::object();
+}
+
+Status WriteSourceRecord(const fs::path& folder, const Json& stamps, const std::string& digest) {
+  const Json json = {{"files", stamps}, {"sha256", digest}};
+  const fs::path path = folder / kSourceRecord;
+  const fs::path part = path.string() + ".part";
+  std::ofstream out(part, std::ios::binary);
+  out << json.dump(2, ' ', false, Json::error_handler_t::replace) << "\n";
+  out.close();
+  std::error_code error;
+  if (out) fs::rename(part, path, error);
+  if (!out || error) return Error{ErrorCode::kIo, "cannot write '" + path.string() + "'"};
+  return {};
+}
+
 }  // namespace
 
 Result<std::string> PackToCache(const Checkpoint& checkpoint, const PackRecipe& recipe, const std::string& cache_root,
@@ -46,15 +97,25 @@ Result<std::string> PackToCache(const Checkpoint& checkpoint, const PackRecipe& 
   if (error) return Error{ErrorCode::kIo, "cannot create '" + root.string() + "': " + error.message()};
   const std::string key = checkpoint.fingerprint().substr(0, kFingerprintDigits) + "-" + recipe.Canonical();
   const fs::path folder = root / key;
-  if (ReadRecord(folder)) return folder.string();
+  PITH_ASSIGN(const Json stamps, SourceStamps(checkpoint));
+  const auto unchanged = [&] {
+    return ReadRecord(folder) && ReadSourceRecord(folder).value("files", Json()) == stamps;
+  };
+  if (unchanged()) return folder.string();
 
   PITH_ASSIGN(const FileLock lock, FileLock::Acquire((root / (key + ".lock")).string(), on_wait));
-  if (ReadRecord(folder)) return folder.string();  // the one we waited for wrote it
+  if (unchanged()) return folder.string();  // the one we waited for wrote it
+  PITH_ASSIGN(const std::string digest, SourceDigest(checkpoint));
+  if (ReadRecord(folder) && ReadSourceRecord(folder).value("sha256", Json()) == digest) {
+    PITH_RETURN_IF_ERROR(WriteSourceRecord(folder, stamps, digest));  // copied or touched, but the same bytes
+    return folder.string();
+  }
   if (fs::exists(folder, error)) {
     fs::remove_all(folder, error);
     if (error) return Error{ErrorCode::kIo, "cannot remove '" + folder.string() + "': " + error.message()};
   }
   PITH_ASSIGN(const PackReport report, PackCheckpoint(checkpoint, recipe, folder.string(), options));
+  PITH_RETURN_IF_ERROR(WriteSourceRecord(folder, stamps, digest));
   return report.path;
 }
 

@@ -557,6 +557,54 @@ TEST(PackCache, PacksOnceAndAgainWhenDamaged) {
   EXPECT_EQ(ListPackCache(cache)->size(), 2u);
 }
 
+// The fingerprint sees the middle of each tensor and no tokenizer: changes elsewhere must not be answered from the
+// cache.
+TEST(PackCache, ChangedSourcesArePackedAgain) {
+  const std::string dir = testing::TempDir();
+  const std::string cache = testing::TempDir();
+  for (const char* name : {"config.json", "model.safetensors"}) {
+    fs::copy_file(testing::GoldenPath("models/qwen3") + "/" + name, dir + "/" + name);
+  }
+  std::ofstream(dir + "/tokenizer.json") << "one";
+  const PackRecipe recipe = Recipe("w4g32,head=f32");
+  const auto pack = [&](const std::string& path) {
+    const auto source = Open(path);
+    const auto packed = PackToCache(*source, recipe, cache);
+    EXPECT_TRUE(packed.ok()) << packed.error().message;
+    return *packed;
+  };
+  const std::string packed = pack(dir);
+  EXPECT_EQ(testing::ReadFile(packed + "/tokenizer.json"), "one");
+  std::ofstream(dir + "/tokenizer.json") << "two";
+  ASSERT_EQ(pack(dir), packed);
+  EXPECT_EQ(testing::ReadFile(packed + "/tokenizer.json"), "two");
+
+  // The first bytes of the largest tensor.
+  const std::string weights = dir + "/model.safetensors";
+  const auto before = Open(dir);
+  const Tensor& tensor = *before->Find("model.embed_tokens.weight");
+  const auto offset = tensor.data.data() - tensor.file->bytes().data();
+  ASSERT_GT(tensor.data.size(), 4096u);
+  const std::string old_bytes = testing::ReadFile(packed + "/model.safetensors");
+  {
+    std::fstream file(weights, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(offset);
+    file.write("\0\0\0\0\0\0\0\0", 8);
+  }
+  ASSERT_EQ(pack(dir), packed) << "the fingerprint sees this change: change another place";
+  EXPECT_NE(testing::ReadFile(packed + "/model.safetensors"), old_bytes);
+
+  // The same bytes elsewhere, or touched, are not packed again.
+  const auto written = fs::last_write_time(packed + "/model.safetensors");
+  const std::string copy = testing::TempDir();
+  fs::copy(dir, copy, fs::copy_options::recursive | fs::copy_options::overwrite_existing);
+  ASSERT_EQ(pack(copy), packed);
+  ASSERT_EQ(pack(dir), packed);
+  fs::last_write_time(weights, fs::file_time_type::clock::now());
+  ASSERT_EQ(pack(dir), packed);
+  EXPECT_EQ(fs::last_write_time(packed + "/model.safetensors"), written);
+}
+
 TEST(PackCache, SeveralAtOnce) {
   const auto source = Open(testing::GoldenPath("models/qwen2_tied"));
   ASSERT_NE(source, nullptr);
