@@ -95,7 +95,16 @@ Status RunBench(const Cli& cli, const BenchOptions& options) {
                    {"file_bytes", model->checkpoint()->file_bytes()},
                    {"weight_bytes_per_token", engine.weights().bytes_per_token},
                    {"ready_s", ready},
-                   {"rows", rows}};
+                   {"rows", rows},
+                   {"left_out", OrderedJson::array()}};
+  for (const BenchmarkPlan& plan : PlanBenchmark(benchmark)) {
+    if (plan.context <= engine.context()) continue;
+    json["left_out"].push_back(plan.name);
+    if (!cli.json()) {
+      std::printf("%-22s left out: it needs %lld positions, the context has %lld\n", plan.name.c_str(),
+                  static_cast<long long>(plan.context), static_cast<long long>(engine.context()));
+    }
+  }
   if (adapter != nullptr && benchmark.depth > 0) {
     PITH_ASSIGN(const SwitchCost cost, MeasureSwitch(engine, *adapter, benchmark.depth));
     json["switch"] = {{"step_s", cost.step_seconds},

@@ -46,12 +46,63 @@ Status DecodeSteps(Engine& engine, std::span<Sequence> streams, int64_t count, c
   return {};
 }
 
+std::string PromptName(const BenchmarkOptions& options) { return "pp" + std::to_string(options.prompt); }
+std::string GenerateName(const BenchmarkOptions& options) { return "tg" + std::to_string(options.generate); }
+std::string DeepName(const BenchmarkOptions& options) {
+  return GenerateName(options) + "@d" + std::to_string(options.depth);
+}
+// Tokens that each of the parallel streams generates.
+int64_t StreamTokens(const BenchmarkOptions& options) { return std::max<int64_t>(1, options.generate / 2); }
+std::string StreamsName(const BenchmarkOptions& options, int64_t streams) {
+  return PromptName(options) + "+tg" + std::to_string(StreamTokens(options)) + "x" + std::to_string(streams);
+}
+
+Status CheckNames(const Engine& engine, const BenchmarkOptions& options) {
+  const std::vector<BenchmarkPlan> plans = PlanBenchmark(options);
+  for (const std::string& name : options.only) {
+    const auto found =
+        std::find_if(plans.begin(), plans.end(), [&](const BenchmarkPlan& plan) { return plan.name == name; });
+    if (found == plans.end()) {
+      std::string names;
+      for (const BenchmarkPlan& plan : plans) names += (names.empty() ? "" : ", ") + plan.name;
+      return Error{ErrorCode::kNotFound, "no test is named '" + name + "'; with these options there are: " + names};
+    }
+    if (found->context > engine.context()) {
+      return Error{ErrorCode::kContextOverflow, "the test '" + name + "' needs " + std::to_string(found->context) +
+                                                    " positions and the context has " +
+                                                    std::to_string(engine.context())};
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
+std::vector<BenchmarkPlan> PlanBenchmark(const BenchmarkOptions& options) {
+  std::vector<BenchmarkPlan> plans;
+  if (options.prompt > 0) plans.push_back({PromptName(options), options.prompt});
+  if (options.generate > 0) plans.push_back({GenerateName(options), options.generate + 1});
+  if (options.prompt > 0 && options.generate > 0) {
+    plans.push_back({PromptName(options) + "+" + GenerateName(options), options.prompt + options.generate});
+  }
+  if (options.depth > 0 && options.generate > 0) {
+    plans.push_back({DeepName(options), options.depth + options.generate});
+  }
+  if (options.prompt > 0) {
+    for (const int64_t streams : options.streams) {
+      if (streams > 0) plans.push_back({StreamsName(options, streams), options.prompt + StreamTokens(options)});
+    }
+  }
+  return plans;
+}
+
 Result<std::vector<BenchmarkRow>> RunBenchmark(Engine& engine, const BenchmarkOptions& options) {
+  PITH_RETURN_IF_ERROR(CheckNames(engine, options));
   std::vector<BenchmarkRow> rows;
-  const auto wanted = [&](const std::string& name, int64_t context) {
-    if (context > engine.context()) return false;
+  const std::vector<BenchmarkPlan> plans = PlanBenchmark(options);
+  const auto wanted = [&](const std::string& name) {
+    const auto plan = std::find_if(plans.begin(), plans.end(), [&](const BenchmarkPlan& p) { return p.name == name; });
+    if (plan == plans.end() || plan->context > engine.context()) return false;
     return options.only.empty() || std::find(options.only.begin(), options.only.end(), name) != options.only.end();
   };
   // `body` measures one repetition: prepares, then returns the seconds of the part that counts.
@@ -70,12 +121,12 @@ Result<std::vector<BenchmarkRow>> RunBenchmark(Engine& engine, const BenchmarkOp
     rows.push_back(std::move(row));
     return {};
   };
-  const std::string pp = "pp" + std::to_string(options.prompt);
-  const std::string tg = "tg" + std::to_string(options.generate);
+  const std::string pp = PromptName(options);
+  const std::string tg = GenerateName(options);
   const std::vector<int32_t> prompt = RandomTokens(engine, options.prompt);
 
   // The prompt is the base's in every mode, so its row does not depend on the adapter.
-  if (options.adapter == nullptr && options.prompt > 0 && wanted(pp, options.prompt)) {
+  if (options.adapter == nullptr && wanted(pp)) {
     const auto body = [&]() -> Result<double> {
       Sequence sequence = engine.NewSequence();
       const auto start = Clock::now();
@@ -84,7 +135,7 @@ Result<std::vector<BenchmarkRow>> RunBenchmark(Engine& engine, const BenchmarkOp
     };
     PITH_RETURN_IF_ERROR(measure(pp, options.prompt, body));
   }
-  if (options.generate > 0 && wanted(tg, options.generate + 1)) {
+  if (wanted(tg)) {
     const auto body = [&]() -> Result<double> {
       Sequence sequence = engine.NewSequence();
       PITH_RETURN_IF_ERROR(PrefillBase(engine, sequence, std::span(prompt).first(1)));
@@ -94,7 +145,7 @@ Result<std::vector<BenchmarkRow>> RunBenchmark(Engine& engine, const BenchmarkOp
     };
     PITH_RETURN_IF_ERROR(measure(tg, options.generate, body));
   }
-  if (options.prompt > 0 && options.generate > 0 && wanted(pp + "+" + tg, options.prompt + options.generate)) {
+  if (wanted(pp + "+" + tg)) {
     const auto body = [&]() -> Result<double> {
       Sequence sequence = engine.NewSequence();
       const auto start = Clock::now();
@@ -104,8 +155,8 @@ Result<std::vector<BenchmarkRow>> RunBenchmark(Engine& engine, const BenchmarkOp
     };
     PITH_RETURN_IF_ERROR(measure(pp + "+" + tg, options.prompt + options.generate, body));
   }
-  const std::string deep = tg + "@d" + std::to_string(options.depth);
-  if (options.depth > 0 && options.generate > 0 && wanted(deep, options.depth + options.generate)) {
+  const std::string deep = DeepName(options);
+  if (wanted(deep)) {
     Sequence base = engine.NewSequence();
     PITH_RETURN_IF_ERROR(PrefillBase(engine, base, RandomTokens(engine, options.depth)));
     const auto body = [&]() -> Result<double> {
@@ -116,11 +167,11 @@ Result<std::vector<BenchmarkRow>> RunBenchmark(Engine& engine, const BenchmarkOp
     };
     PITH_RETURN_IF_ERROR(measure(deep, options.generate, body));
   }
-  const int64_t each = std::max<int64_t>(1, options.generate / 2);
+  const int64_t each = StreamTokens(options);
   Sequence shared = engine.NewSequence();
   for (const int64_t n : options.streams) {
-    const std::string name = pp + "+tg" + std::to_string(each) + "x" + std::to_string(n);
-    if (options.prompt <= 0 || n < 1 || !wanted(name, options.prompt + each)) continue;
+    const std::string name = StreamsName(options, n);
+    if (!wanted(name)) continue;
     if (shared.length() == 0) PITH_RETURN_IF_ERROR(PrefillBase(engine, shared, prompt));
     const auto body = [&]() -> Result<double> {
       std::vector<Sequence> streams(static_cast<size_t>(n), shared);

@@ -39,7 +39,15 @@ struct SwitchCost {
   double to_base_seconds = 0;       // and back, the adapter's tokens dropped
 };
 
-// Runs the rows that fit the context; each repetition on fresh sequences, one unmeasured warm-up per row.
+// The rows of a benchmark, each with the positions that it needs of the context.
+struct BenchmarkPlan {
+  std::string name;
+  int64_t context = 0;
+};
+std::vector<BenchmarkPlan> PlanBenchmark(const BenchmarkOptions& options);
+
+// Runs the rows that fit the context; each repetition on fresh sequences, one unmeasured warm-up per row. kNotFound for
+// a name in `only` that is no row, kContextOverflow for one that does not fit.
 Result<std::vector<BenchmarkRow>> RunBenchmark(Engine& engine, const BenchmarkOptions& options);
 Result<SwitchCost> MeasureSwitch(Engine& engine, const Adapter& adapter, int64_t depth);
 

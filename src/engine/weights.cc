@@ -38,21 +38,14 @@ class WeightLoader {
       PITH_RETURN_IF_ERROR(LoadLayer(i, &weights_->layers[static_cast<size_t>(i)]));
     }
     PITH_ASSIGN(weights_->final_norm, LoadVector("model.norm.weight", config_.hidden));
-    const bool own_head = HasLinear("lm_head");
-    if (!own_head && !config_.tied_embeddings) {
-      return Error{ErrorCode::kNotFound, "tensor 'lm_head.weight' is missing and the embeddings are not tied"};
-    }
-    PITH_RETURN_IF_ERROR(LoadLinear(own_head ? "lm_head" : "model.embed_tokens", config_.vocab, config_.hidden, false,
-                                    &weights_->lm_head));
+    // A tied model uses the embedding even when its files hold an lm_head too, as transformers does.
+    const char* head = config_.tied_embeddings ? "model.embed_tokens" : "lm_head";
+    PITH_RETURN_IF_ERROR(LoadLinear(head, config_.vocab, config_.hidden, false, &weights_->lm_head));
     Describe();
     return std::move(weights_);
   }
 
  private:
-  bool HasLinear(const std::string& module) const {
-    return checkpoint_->Find(module + ".weight") != nullptr || checkpoint_->Find(module + ".weight_packed") != nullptr;
-  }
-
   Result<std::vector<float>> LoadVector(const std::string& name, int64_t size) {
     PITH_ASSIGN(const Tensor* tensor, checkpoint_->Get(name, {size}));
     return ToFloats(*tensor);

@@ -441,11 +441,6 @@ void UnpackTile(const QuantMatrix& w, int64_t tile, uint8_t* HWY_RESTRICT out) {
   const hn::Repartition<uint16_t, DU8> du16;
   for (int64_t block = 0; block < blocks; ++block) {
     uint8_t* to = out + block * kTileBlockBytes<kW8>;
-    if (block % (64 / (16 * kUnitsPerBlock)) == 0) {
-      // The tile after the next one, in the order of memory (see above).
-      const uint8_t* ahead = rows + 2 * kTileRows * stride + block * kUnitsPerBlock * 16 * kTileRows;
-      for (int64_t line = 0; line < kTileRows; ++line) hwy::Prefetch(ahead + line * 64);
-    }
     for (int p = 0; p < kParts; ++p) {
       DotAcc sums[kPasses<kW8>];
       for (DotAcc& sum : sums) sum = DotZero();
@@ -627,11 +622,23 @@ HWY_INLINE void AddBlockDigits(const uint8_t* const* HWY_RESTRICT tile, int64_t 
   }
 }
 
+// Packed weights that the next unpacking will read, fetched a little with every block that is computed meanwhile.
+struct Ahead {
+  const uint8_t* from = nullptr;  // null = nothing to fetch
+  int64_t block_bytes = 0;
+};
+
+HWY_INLINE void Fetch(const Ahead& ahead, int64_t block) {
+  if (ahead.from == nullptr) return;
+  const uint8_t* from = ahead.from + block * ahead.block_bytes;
+  for (int64_t line = 0; line < ahead.block_bytes; line += 64) hwy::Prefetch(from + line);
+}
+
 // kR vectors of rows x kT tokens over the whole width. `tile[r]` points at the rows of vector r in its unpacked tile,
 // and `index[r]` is the place of its first row among the 16 of scales[r].
 template <bool kW8, int kPlanes, int kR, int kT>
 void GemmCell(const QuantMatrix& w, const QuantActivations& x, const uint8_t* const* tile, const TileScales* scales,
-              const int64_t* index, int64_t token, float* const* out, int64_t ldo) {
+              const int64_t* index, int64_t token, const Ahead& ahead, float* const* out, int64_t ldo) {
   constexpr bool kBlockScale = kPlanes == 1;
   constexpr int32_t kBase = kW8 ? 128 : 8;              // the zero taken off in the tile
   constexpr int32_t kRest = kPasses<kW8> == 2 ? 8 : 0;  // and what two passes leave to add per unit of q
@@ -651,7 +658,10 @@ void GemmCell(const QuantMatrix& w, const QuantActivations& x, const uint8_t* co
     for (int r = 0; r < kR; ++r) {
       for (int t = 0; t < kT; ++t) high[r][t] = low[r][t] = hn::Zero(di32);
     }
-    for (int64_t b = 0; b < blocks; ++b) AddBlockDigits<kW8, kPlanes, kR, kT>(tile, b, lines, high, low);
+    for (int64_t b = 0; b < blocks; ++b) {
+      Fetch(ahead, b);
+      AddBlockDigits<kW8, kPlanes, kR, kT>(tile, b, lines, high, low);
+    }
     for (int r = 0; r < kR; ++r) {
       for (int t = 0; t < kT; ++t) {
         acc[r][t] =
@@ -661,6 +671,7 @@ void GemmCell(const QuantMatrix& w, const QuantActivations& x, const uint8_t* co
   } else if (kRest == 0 && scales[0].zero == ZeroKind::kSymmetric && (kBlockScale || group_blocks == 1)) {
     // The common case, kept tight: symmetric weights, one block per sum.
     for (int64_t block = 0; block < blocks; ++block) {
+      Fetch(ahead, block);
       VI32 sum[kR][kT];
       AddBlock<kW8, kPlanes, kR, kT>(tile, block, lines, sum, true);
       const int64_t group = kBlockScale ? block / group_blocks : block;
@@ -679,6 +690,7 @@ void GemmCell(const QuantMatrix& w, const QuantActivations& x, const uint8_t* co
     const int64_t close_blocks = kBlockScale ? 1 : group_blocks;
     for (int64_t first = 0; first < blocks; first += close_blocks) {
       VI32 sum[kR][kT];
+      for (int64_t b = 0; b < close_blocks; ++b) Fetch(ahead, first + b);
       AddBlock<kW8, kPlanes, kR, kT>(tile, first, lines, sum, true);
       for (int64_t b = 1; b < close_blocks; ++b) AddBlock<kW8, kPlanes, kR, kT>(tile, first + b, lines, sum, false);
       for (int r = 0; r < kR; ++r) {
@@ -752,6 +764,8 @@ void GemmTiles(const QuantProduct& product, int64_t begin, int64_t end, uint8_t*
     for (int64_t i = 0; i < tiles; ++i) UnpackTile<kW8>(w, tile + i, scratch + i * tile_bytes);
     TileScales scales[2];
     for (int64_t i = 0; i < tiles; ++i) scales[i] = ScalesOf(w, tile + i);
+    const int64_t block_bytes = tiles * kTileRows * w.row_bytes() / (w.cols() / kBlock);
+    const Ahead next{w.TileData(tile) + tiles * kTileRows * w.row_bytes(), block_bytes};
     const int64_t first = tile * kTileRows;
     const int64_t count = std::min(tiles * kTileRows, w.rows() - first);
     for (int64_t token = 0; token < tokens;) {
@@ -760,6 +774,7 @@ void GemmTiles(const QuantProduct& product, int64_t begin, int64_t end, uint8_t*
       const int64_t nt = kGemmTokens == 6 && pair && (rest >= 9 || rest == 6) ? 6 : std::min<int64_t>(4, rest);
       const int vectors = pair ? 1 : kParts * static_cast<int>(tiles);  // cells along the rows
       for (int v = 0; v < vectors; ++v) {
+        const Ahead ahead = token == 0 && v == 0 ? next : Ahead{};
         const int64_t part = v % kParts * kLanes;
         const uint8_t* base[2] = {scratch + (pair ? 0 : part * 4), scratch + tile_bytes};
         const int64_t index[2] = {pair ? 0 : part, 0};
@@ -767,18 +782,20 @@ void GemmTiles(const QuantProduct& product, int64_t begin, int64_t end, uint8_t*
         constexpr int64_t kLdc = kTilesAtOnce * kTileRows;
         if (pair) {
           switch (nt) {
-            case 6: GemmCell<kW8, kPlanes, kGemmRows, kGemmTokens>(w, x, base, scales, index, token, out, kLdc); break;
-            case 4: GemmCell<kW8, kPlanes, kGemmRows, 4>(w, x, base, scales, index, token, out, kLdc); break;
-            case 3: GemmCell<kW8, kPlanes, kGemmRows, 3>(w, x, base, scales, index, token, out, kLdc); break;
-            case 2: GemmCell<kW8, kPlanes, kGemmRows, 2>(w, x, base, scales, index, token, out, kLdc); break;
-            default: GemmCell<kW8, kPlanes, kGemmRows, 1>(w, x, base, scales, index, token, out, kLdc); break;
+            case 6:
+              GemmCell<kW8, kPlanes, kGemmRows, kGemmTokens>(w, x, base, scales, index, token, ahead, out, kLdc);
+              break;
+            case 4: GemmCell<kW8, kPlanes, kGemmRows, 4>(w, x, base, scales, index, token, ahead, out, kLdc); break;
+            case 3: GemmCell<kW8, kPlanes, kGemmRows, 3>(w, x, base, scales, index, token, ahead, out, kLdc); break;
+            case 2: GemmCell<kW8, kPlanes, kGemmRows, 2>(w, x, base, scales, index, token, ahead, out, kLdc); break;
+            default: GemmCell<kW8, kPlanes, kGemmRows, 1>(w, x, base, scales, index, token, ahead, out, kLdc); break;
           }
         } else {
           switch (nt) {
-            case 4: GemmCell<kW8, kPlanes, 1, 4>(w, x, base, scales, index, token, out, kLdc); break;
-            case 3: GemmCell<kW8, kPlanes, 1, 3>(w, x, base, scales, index, token, out, kLdc); break;
-            case 2: GemmCell<kW8, kPlanes, 1, 2>(w, x, base, scales, index, token, out, kLdc); break;
-            default: GemmCell<kW8, kPlanes, 1, 1>(w, x, base, scales, index, token, out, kLdc); break;
+            case 4: GemmCell<kW8, kPlanes, 1, 4>(w, x, base, scales, index, token, ahead, out, kLdc); break;
+            case 3: GemmCell<kW8, kPlanes, 1, 3>(w, x, base, scales, index, token, ahead, out, kLdc); break;
+            case 2: GemmCell<kW8, kPlanes, 1, 2>(w, x, base, scales, index, token, ahead, out, kLdc); break;
+            default: GemmCell<kW8, kPlanes, 1, 1>(w, x, base, scales, index, token, ahead, out, kLdc); break;
           }
         }
       }
