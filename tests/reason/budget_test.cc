@@ -46,7 +46,8 @@ class BudgetTest : public ::testing::Test {
     bool forced = false, truncated = false;
     bool operator==(const Trace&) const = default;
   };
-  Trace Run(ResponseOptions options, std::string_view text, std::string_view rest, std::vector<size_t> chunks = {1}) const {
+  Trace Run(ResponseOptions options, std::string_view text, std::string_view rest,
+            std::vector<size_t> chunks = {1}) const {
     Trace trace;
     options.on_text = [&](std::string_view piece, bool thought) {
       (thought ? trace.streamed_reasoning : trace.streamed_text) += piece;

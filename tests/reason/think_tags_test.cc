@@ -49,7 +49,9 @@ const std::vector<Case>& Cases() {
       {true, "<</think>x", {"x", "<"}},
       {true, "</</think></think>", {"</think>", "</"}},
       // Mentions of the tag.
-      {true, "the \"</think>\" tag `</think>` '</think>' ends</think>done", {"done", "the \"</think>\" tag `</think>` '</think>' ends"}},
+      {true,
+       "the \"</think>\" tag `</think>` '</think>' ends</think>done",
+       {"done", "the \"</think>\" tag `</think>` '</think>' ends"}},
       {true, "he said \"yes\"</think>done", {"done", "he said \"yes\""}},
       {true, "quote at the end \"</think>", {"", "quote at the end \""}},
       {true, "mixed \"</think>` done", {"` done", "mixed \""}},

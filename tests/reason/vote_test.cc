@@ -83,7 +83,8 @@ TEST(VoteTest, OrderChangesNothing) {
         EXPECT_EQ(got.candidates[c].answer, want.candidates[c].answer);
         EXPECT_EQ(got.candidates[c].weight, want.candidates[c].weight);
         std::vector<int> members;
-        for (const int ballot : got.candidates[c].ballots) members.push_back(static_cast<int>(order[static_cast<size_t>(ballot)]));
+        for (const int ballot : got.candidates[c].ballots)
+          members.push_back(static_cast<int>(order[static_cast<size_t>(ballot)]));
         std::sort(members.begin(), members.end());
         EXPECT_EQ(members, want.candidates[c].ballots);
       }
