@@ -10,7 +10,7 @@ set -euo pipefail
 run_packages=(
   cmake ninja-build g++ pkg-config python3 python3-pip ca-certificates
   libhwy-dev nlohmann-json3-dev libcli11-dev libpcre2-dev libutf8proc-dev libcurl4-openssl-dev libssl-dev libzip-dev
-  libgtest-dev libbenchmark-dev
+  libgtest-dev libbenchmark-dev libjs-chart.js
 )
 test_packages=(
   ccache git

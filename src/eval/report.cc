@@ -1,0 +1,155 @@
+#include "eval/report.h"
+
+#include <algorithm>
+#include <tuple>
+#include <unordered_map>
+
+#include "base/json.h"
+#include "eval/settings.h"
+
+namespace pith {
+
+namespace {
+
+constexpr size_t kMostTextBytes = 24 * 1024;
+constexpr size_t kMostBytesInAll = size_t{32} << 20;
+
+bool InsideCharacter(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
+
+// At most kMostTextBytes, the middle left out.
+std::string Shortened(const std::string& text) {
+  if (text.size() <= kMostTextBytes) return text;
+  size_t head = kMostTextBytes * 2 / 3;
+  while (head > 0 && InsideCharacter(text[head])) --head;
+  size_t tail = text.size() - kMostTextBytes / 3;
+  while (tail < text.size() && InsideCharacter(text[tail])) ++tail;
+  return text.substr(0, head) + "\n\n[... " + std::to_string(tail - head) + " bytes are in generations.jsonl ...]\n\n" +
+         text.substr(tail);
+}
+
+template <class T>
+OrderedJson OrNull(const std::optional<T>& value) {
+  return value ? OrderedJson(*value) : OrderedJson(nullptr);
+}
+
+OrderedJson RowJson(const Generation& generation, size_t problem, size_t* bytes_left) {
+  OrderedJson row{{"p", problem},
+                  {"repeat", generation.key.repeat},
+                  {"stream", generation.stream},
+                  {"mode", ReasonModeName(generation.key.mode)},
+                  {"cap", generation.key.cap},
+                  {"route", RouteName(generation.route)},
+                  {"tokens", generation.tokens},
+                  {"reasoning_tokens", generation.reasoning_tokens},
+                  {"finish", FinishReasonName(generation.finish)},
+                  {"forced", generation.forced},
+                  {"truncated", generation.truncated},
+                  {"verdict", VerdictName(generation.verdict)}};
+  row["answer"] = generation.answer ? OrderedJson(generation.answer->text) : OrderedJson(nullptr);
+  row["verifier"] = OrNull(generation.verifier_score);
+  row["switcher"] = OrNull(generation.switcher_score);
+  row["error"] = generation.error ? OrderedJson(generation.error->message) : OrderedJson(nullptr);
+  std::string text = Shortened(generation.text);
+  std::string reasoning = Shortened(generation.reasoning);
+  const size_t bytes = text.size() + reasoning.size();
+  const bool fits = bytes <= *bytes_left;
+  if (fits) *bytes_left -= bytes;
+  row["text"] = fits ? OrderedJson(std::move(text)) : OrderedJson(nullptr);
+  row["reasoning"] = fits ? OrderedJson(std::move(reasoning)) : OrderedJson(nullptr);
+  return row;
+}
+
+// Generations in one order, whatever the order in which they were made.
+OrderedJson RowsJson(const EvalRecord& record) {
+  std::unordered_map<std::string_view, size_t> index;
+  for (size_t i = 0; i < record.problems.size(); ++i) index[record.problems[i].id] = i;
+  std::vector<std::pair<size_t, const Generation*>> sorted;
+  for (const Generation& generation : record.generations) {
+    const auto problem = index.find(generation.key.id);
+    if (problem != index.end()) sorted.emplace_back(problem->second, &generation);
+  }
+  std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) {
+    const auto key = [](const auto& item) {
+      const Generation& generation = *item.second;
+      return std::make_tuple(item.first, generation.key.mode, generation.key.cap, generation.key.repeat,
+                             generation.stream);
+    };
+    return key(a) < key(b);
+  });
+  size_t bytes_left = kMostBytesInAll;
+  OrderedJson rows = OrderedJson::array();
+  for (const auto& [problem, generation] : sorted) rows.push_back(RowJson(*generation, problem, &bytes_left));
+  return rows;
+}
+
+}  // namespace
+
+std::string ScriptSafeJson(std::string_view json) {
+  std::string safe;
+  safe.reserve(json.size());
+  for (size_t i = 0; i < json.size(); ++i) {
+    // "<" occurs inside strings only, where \u003c means the same; U+2028 and U+2029 likewise.
+    if (json[i] == '<') {
+      safe += "\\u003c";
+    } else if (json.substr(i, 3) == "\xE2\x80\xA8" || json.substr(i, 3) == "\xE2\x80\xA9") {
+      safe += json[i + 2] == '\xA8' ? "\\u2028" : "\\u2029";
+      i += 2;
+    } else {
+      safe += json[i];
+    }
+  }
+  return safe;
+}
+
+std::string HtmlText(std::string_view text) {
+  std::string html;
+  for (const char c : text) {
+    switch (c) {
+      case '&': html += "&amp;"; break;
+      case '<': html += "&lt;"; break;
+      case '>': html += "&gt;"; break;
+      case '"': html += "&quot;"; break;
+      case '\'': html += "&#39;"; break;
+      default: html += c;
+    }
+  }
+  return html;
+}
+
+Result<std::string> RenderReport(const EvalRecord& record, const std::string& summary_json) {
+  PITH_ASSIGN(const Json summary, ParseJson(summary_json, "summary.json"));
+  OrderedJson problems = OrderedJson::array();
+  for (const Problem& problem : record.problems) {
+    problems.push_back({{"id", problem.id}, {"problem", problem.problem}, {"answer", problem.answer}});
+  }
+  const OrderedJson data{{"summary", OrderedJson(summary)}, {"problems", problems}, {"rows", RowsJson(record)}};
+  const std::string json = data.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+  std::string title = "pith eval";
+  if (summary.contains("/settings/suite/name"_json_pointer)) {
+    const Json& name = summary["settings"]["suite"]["name"];
+    if (name.is_string()) title += ": " + name.get<std::string>();
+  }
+  title = HtmlText(title);
+
+  std::string html;
+  html += "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n";
+  // Nothing is loaded from anywhere, whatever the embedded texts say.
+  html +=
+      "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
+      "script-src 'unsafe-inline'; img-src data:\">\n";
+  html += "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n";
+  html += "<title>" + title + "</title>\n<style>\n";
+  html += ReportStyle();
+  html += "</style>\n</head>\n<body>\n<h1>" + title + "</h1>\n";
+  html += "<noscript>The numbers are also in summary.json; charts and the table need JavaScript.</noscript>\n";
+  html += "<main id=\"report\"></main>\n<script>\n";
+  html += ReportChartLibrary();
+  html += "\n</script>\n<script type=\"application/json\" id=\"data\">\n";
+  html += ScriptSafeJson(json);
+  html += "\n</script>\n<script>\n";
+  html += ReportScript();
+  html += "</script>\n</body>\n</html>\n";
+  return html;
+}
+
+}  // namespace pith
