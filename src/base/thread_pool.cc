@@ -1,7 +1,6 @@
 #include "base/thread_pool.h"
 
 #include <algorithm>
-#include <cassert>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -81,7 +80,22 @@ void ThreadPool::Work(int thread) {
 }
 
 void ThreadPool::RunErased(int64_t n, ErasedBody body, const void* context) {
-  assert(n <= static_cast<int64_t>(kTaskMask));
+  constexpr auto kMostTasks = static_cast<int64_t>(kTaskMask);  // of one loop; longer ones are run in parts
+  if (n > kMostTasks) {
+    struct Part {
+      ErasedBody body;
+      const void* context;
+      int64_t begin;
+    };
+    for (Part part{body, context, 0}; part.begin < n; part.begin += kMostTasks) {
+      const auto run = [](const void* erased, int64_t task, int thread) {
+        const Part& p = *static_cast<const Part*>(erased);
+        p.body(p.context, p.begin + task, thread);
+      };
+      RunErased(std::min(kMostTasks, n - part.begin), run, &part);
+    }
+    return;
+  }
   body_ = body;
   context_ = context;
   finished_.store(0, std::memory_order_relaxed);
