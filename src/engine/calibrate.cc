@@ -79,13 +79,16 @@ Result<InputMoments> MeasureInputMoments(Engine& engine, std::span<const int32_t
 Result<InputMoments> MeasureMomentsForPacking(const Checkpoint& checkpoint, const std::string& scratch_folder,
                                               int threads) {
   PITH_ASSIGN(const PackRecipe coarse, ParseRecipe("w4g32,head=w4g32,embed=w8g32,method=minmax,kv=none"));
+  const auto tokenizer = CheckpointTokenizer(checkpoint);
+  if (!tokenizer.ok()) {
+    return tokenizer.error().Wrap("weighing errors by the inputs needs a tokenizer (weigh=none packs without)");
+  }
+  PITH_ASSIGN(const std::vector<int32_t> tokens, (*tokenizer)->Encode(CalibrationText(), {.add_bos = true}));
   PackOptions options;
   options.threads = threads;
   const auto measure = [&]() -> Result<InputMoments> {
     PITH_RETURN_IF_ERROR(PackCheckpoint(checkpoint, coarse, scratch_folder, options));
     PITH_ASSIGN(auto packed, Checkpoint::Open(scratch_folder));
-    PITH_ASSIGN(const auto tokenizer, CheckpointTokenizer(*packed));
-    PITH_ASSIGN(const std::vector<int32_t> tokens, tokenizer->Encode(CalibrationText(), {.add_bos = true}));
     EngineOptions engine_options;
     engine_options.threads = threads;
     engine_options.kv = KvType::kF32;

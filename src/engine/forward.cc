@@ -277,7 +277,8 @@ void Engine::Forward::RunLayer(int64_t index) {
     KvBlock& block = *sequences_[static_cast<size_t>(r)]->blocks()[static_cast<size_t>(position / kKvBlockTokens)];
     for (int64_t h = 0; h < config_.kv_heads; ++h) {
       std::memcpy(attention_.Query(r, h), q + h * group_width, static_cast<size_t>(group_width) * sizeof(float));
-      StoreKv(k + h * d, v + h * d, d, position % kKvBlockTokens, block.At(index, h));
+      StoreKv(k + h * d, v + h * d, d, position % kKvBlockTokens, block.At(index, h), layer.k_static_scale,
+              layer.v_static_scale);
     }
   });
   attention_.Run(index, mixed_.data());

@@ -82,6 +82,16 @@ FloatMatrix Adapter::HoldFloats(const std::vector<float>& values, int64_t rows, 
 Adapter::Adapter(const ModelConfig& config) : layers_(static_cast<size_t>(config.layers) + 1) {
   static std::atomic<uint64_t> next_id{1};
   id_ = next_id.fetch_add(1);
+  for (size_t kind = 0; kind < kKinds; ++kind) shapes_[kind] = ShapeOf(config, static_cast<LinearKind>(kind));
+}
+
+bool Adapter::Fits(const ModelConfig& config) const {
+  if (layers_.size() != static_cast<size_t>(config.layers) + 1) return false;
+  for (size_t kind = 0; kind < kKinds; ++kind) {
+    const LinearShape shape = ShapeOf(config, static_cast<LinearKind>(kind));
+    if (shape.in != shapes_[kind].in || shape.out != shapes_[kind].out) return false;
+  }
+  return true;
 }
 
 void Adapter::Place(int64_t layer, LinearKind kind, std::unique_ptr<LoraFactors> factors) {

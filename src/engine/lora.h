@@ -51,6 +51,9 @@ class Adapter {
   const AdapterFile& file() const { return *file_; }  // empty for a random adapter
   uint64_t bytes() const { return bytes_; }
 
+  // Whether it was loaded for a model of these sizes: another one must not be run with it.
+  bool Fits(const ModelConfig& config) const;
+
   // Null when the adapter does not touch this linear. layer is ignored for the LM head.
   const LoraFactors* Find(int64_t layer, LinearKind kind) const;
 
@@ -66,6 +69,7 @@ class Adapter {
 
   static constexpr size_t kKinds = 8;
   std::shared_ptr<const AdapterFile> file_ = std::make_shared<AdapterFile>();
+  std::array<LinearShape, kKinds> shapes_{};
   std::vector<std::array<std::unique_ptr<LoraFactors>, kKinds>> layers_;  // the last entry holds the LM head
   std::vector<std::vector<std::byte>> owned_;
   uint64_t id_ = 0;

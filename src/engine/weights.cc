@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <map>
 
 #include "kernels/elementwise.h"
@@ -84,8 +85,25 @@ class WeightLoader {
     PITH_RETURN_IF_ERROR(LoadLinear(mlp + "gate_proj", config_.intermediate, hidden, config_.mlp_bias, &layer->gate));
     PITH_RETURN_IF_ERROR(LoadLinear(mlp + "up_proj", config_.intermediate, hidden, config_.mlp_bias, &layer->up));
     PITH_RETURN_IF_ERROR(LoadLinear(mlp + "down_proj", hidden, config_.intermediate, config_.mlp_bias, &layer->down));
+    PITH_ASSIGN(layer->k_static_scale, LoadKvScale(attention + "k_scale"));
+    PITH_ASSIGN(layer->v_static_scale, LoadKvScale(attention + "v_scale"));
     EqualizeKeys(layer);
     return {};
+  }
+
+  // The checkpoint's scale of the keys or values of a layer, 0 when it has none.
+  Result<float> LoadKvScale(const std::string& name) {
+    const Tensor* tensor = checkpoint_->Find(name);
+    if (tensor == nullptr) return 0.0F;
+    if (tensor->elements() != 1) {
+      return Error{ErrorCode::kUnsupported, "tensor '" + name + "' has shape " + ShapeText(tensor->shape) +
+                                                "; one scale per layer is supported"};
+    }
+    PITH_ASSIGN(const std::vector<float> values, ToFloats(*tensor));
+    if (!std::isfinite(values[0]) || values[0] < std::numeric_limits<float>::min()) {
+      return Error{ErrorCode::kMalformed, "tensor '" + name + "' does not hold a positive number"};
+    }
+    return values[0];
   }
 
   // How large |k[d]| gets: the bias, and three deviations of the product of a weight row with a normalised input; with
@@ -123,9 +141,10 @@ class WeightLoader {
     const int64_t d = config_.head_dim;
     const int64_t half = d / 2;
     const int64_t group = config_.heads / config_.kv_heads;
-    const std::vector<float> magnitude = KeyMagnitudes(*layer);
     layer->key_scale.assign(static_cast<size_t>(config_.kv_heads * d), 1.0F);
     layer->query_scale.assign(static_cast<size_t>(config_.heads * d), 1.0F / std::sqrt(static_cast<float>(d)));
+    if (layer->k_static_scale > 0) return;  // it is the scale of the keys as they are
+    const std::vector<float> magnitude = KeyMagnitudes(*layer);
     for (int64_t h = 0; h < config_.kv_heads; ++h) {
       for (int64_t j = 0; j < half; ++j) {
         const auto low = static_cast<size_t>(h * d + j);

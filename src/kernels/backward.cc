@@ -57,9 +57,8 @@ SoftmaxStats SoftmaxWithStats(float* x, int64_t n, float scale) {
   const float total = Sum(d, sum);
   const float inverse = 1.0F / total;
   const VF32 vinverse = hn::Set(d, inverse);
-  ForVectors(n, [&](int64_t i, int64_t count) HWY_ATTR {
-    StoreSome(hn::Mul(LoadSome(d, x + i, count), vinverse), d, x + i, count);
-  });
+  ForVectors(n, [&](int64_t i, int64_t count)
+                    HWY_ATTR { StoreSome(hn::Mul(LoadSome(d, x + i, count), vinverse), d, x + i, count); });
   const float log_total = std::log(total);
   return {most + log_total, log_total - Sum(d, moment) * inverse};
 }
@@ -68,9 +67,8 @@ void SoftmaxFromLogSum(float* x, int64_t n, float scale, float log_sum) {
   const F32 d;
   const VF32 s = hn::Set(d, scale);
   const VF32 shift = hn::Set(d, log_sum);
-  ForVectors(n, [&](int64_t i, int64_t count) HWY_ATTR {
-    StoreSome(Exp(d, hn::MulSub(LoadSome(d, x + i, count), s, shift)), d, x + i, count);
-  });
+  ForVectors(n, [&](int64_t i, int64_t count)
+                    HWY_ATTR { StoreSome(Exp(d, hn::MulSub(LoadSome(d, x + i, count), s, shift)), d, x + i, count); });
 }
 
 void SoftmaxBackward(const float* p, float* dp, int64_t n, float delta, float scale) {
@@ -86,9 +84,8 @@ void SoftmaxBackward(const float* p, float* dp, int64_t n, float delta, float sc
 float Dot(const float* a, const float* b, int64_t n) {
   const F32 d;
   VF32 sum = hn::Zero(d);
-  ForVectors(n, [&](int64_t i, int64_t count) HWY_ATTR {
-    sum = hn::MulAdd(LoadSome(d, a + i, count), LoadSome(d, b + i, count), sum);
-  });
+  ForVectors(n, [&](int64_t i, int64_t count)
+                    HWY_ATTR { sum = hn::MulAdd(LoadSome(d, a + i, count), LoadSome(d, b + i, count), sum); });
   return Sum(d, sum);
 }
 

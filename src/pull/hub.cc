@@ -354,8 +354,9 @@ Status ReachHub(const HubOptions& options) {
 
 Result<HubListing> ListHubFiles(const std::string& repo, const std::string& revision, const HubOptions& options) {
   PITH_ASSIGN(const HttpOrigin endpoint, OriginOf(options.endpoint));
+  const std::string kind = repo.starts_with(kDatasetPrefix) ? "" : "models/";
   const std::string url =
-      WithoutTrailingSlashes(options.endpoint) + "/api/models/" + repo + "/revision/" + revision + "?blobs=true";
+      WithoutTrailingSlashes(options.endpoint) + "/api/" + kind + repo + "/revision/" + revision + "?blobs=true";
   std::string text;
   for (int failures = 0;;) {
     text.clear();

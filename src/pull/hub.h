@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -38,6 +39,9 @@ struct HubListing {
   std::string commit;  // the files below are of this commit
   std::vector<HubFile> files;
 };
+
+// Data sets are repositories whose name begins with this: "datasets/org/name".
+inline constexpr std::string_view kDatasetPrefix = "datasets/";
 
 // Files of a repository at a revision. kNotFound: no such repository or revision (or a private one). kUnavailable:
 // not reachable, or access denied. kMalformed: the answer is not what a hub says.

@@ -267,4 +267,29 @@ Result<PullReport> PullModel(const std::string& name, const PullOptions& options
   return PullDirectory(reference, folder, options);
 }
 
+bool IsDatasetReference(std::string_view text) { return text.starts_with("hf:" + std::string(kDatasetPrefix)); }
+
+Result<PullReport> PullDatasetFile(const std::string& name, const PullOptions& options) {
+  const auto invalid = [&](const std::string& why) {
+    return Error{ErrorCode::kInvalidArgument, "'" + name + "' is not hf:datasets/org/name[@revision]:file: " + why};
+  };
+  if (!IsDatasetReference(name)) return invalid("it does not start with hf:datasets/");
+  const auto parsed = ParseHubReference("hf:" + name.substr(3 + kDatasetPrefix.size()));
+  if (!parsed.ok()) return invalid(parsed.error().message);
+  HubReference reference = *parsed;
+  if (!reference.file) return invalid("which file of it?");
+  std::string folder_name = reference.repo;
+  folder_name.replace(folder_name.find('/'), 1, "--");
+  if (reference.revision != "main") folder_name += "@" + reference.revision;
+  reference.repo = std::string(kDatasetPrefix) + reference.repo;
+  PITH_ASSIGN(const std::string root, CacheRoot());
+  const std::string folder = root + "/datasets/" + folder_name;
+  const std::string path = folder + "/" + *reference.file;
+  if (const uint64_t bytes = SizeOrZero(path); bytes > 0 && !options.verify) return PullReport{path, "cache", bytes};
+  PITH_RETURN_IF_ERROR(CreateFolder(folder));
+  PITH_ASSIGN(const FileLock lock,
+              FileLock::Acquire(folder + ".lock", [&] { Say(options, "waiting for another pull of '" + name + "'"); }));
+  return PullOneFile(reference, folder, options);
+}
+
 }  // namespace pith

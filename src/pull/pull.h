@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 
 #include "base/result.h"
 #include "pull/hub.h"
@@ -35,5 +36,10 @@ struct PullReport {
 // `name` is a catalogue name or hf:org/name[@revision][:file]. Waits for another pull of the same model. Without a pin
 // of the catalogue the digests that the hub publishes are the check.
 Result<PullReport> PullModel(const std::string& name, const PullOptions& options);
+
+// One file of a data set on the hub, "hf:datasets/org/name[@revision]:file", into <cache>/datasets. One that is there
+// already is taken as it is.
+bool IsDatasetReference(std::string_view text);
+Result<PullReport> PullDatasetFile(const std::string& name, const PullOptions& options);
 
 }  // namespace pith

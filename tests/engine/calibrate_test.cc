@@ -76,6 +76,17 @@ TEST(Calibrate, NothingIsSummedAfterwards) {
   EXPECT_EQ(*before, *after);
 }
 
+TEST(Calibrate, AModelWithoutTokenizerIsToldWhatToDo) {
+  const auto checkpoint = Checkpoint::Open(testing::GoldenPath("models/llama"));
+  ASSERT_TRUE(checkpoint.ok());
+  const std::string scratch = testing::TempDir() + "/scratch";
+  const auto moments = MeasureMomentsForPacking(**checkpoint, scratch, 1);
+  ASSERT_FALSE(moments.ok());
+  EXPECT_NE(moments.error().message.find("weigh=none"), std::string::npos) << moments.error().message;
+  EXPECT_NE(moments.error().message.find("models/llama/tokenizer.json"), std::string::npos) << moments.error().message;
+  EXPECT_FALSE(std::filesystem::exists(scratch));
+}
+
 TEST(Calibrate, TextIsUtf8AndLongEnough) {
   EXPECT_GT(CalibrationText().size(), 2000u);
   EXPECT_LT(CalibrationText().size(), 8000u);
@@ -93,8 +104,8 @@ TEST(Calibrate, RealModel) {
   EXPECT_EQ(moments->size(), 30u * 7u + 1u);
   // Its residual stream has a few channels that are far above the others.
   const std::vector<float>& values = moments->at("model.layers.5.self_attn.q_proj");
-  EXPECT_GT(*std::max_element(values.begin(), values.end()), 50.0f * std::accumulate(values.begin(), values.end(), 0.0f) /
-                                                                 static_cast<float>(values.size()));
+  const float mean = std::accumulate(values.begin(), values.end(), 0.0f) / static_cast<float>(values.size());
+  EXPECT_GT(*std::max_element(values.begin(), values.end()), 50.0f * mean);
 }
 
 }  // namespace

@@ -36,7 +36,7 @@ class PullTest : public ::testing::Test {
 
   ServedReply Answer(const ServedRequest& request) {
     if (request.path == "/api/models?limit=1") return {.body = "[]"};
-    if (request.path == "/api/models/org/name/revision/main?blobs=true") {
+    if (request.path == "/api/" + kind_ + "org/name/revision/main?blobs=true") {
       std::string siblings;
       for (const auto& [name, content] : files_) {
         siblings += (siblings.empty() ? "" : ",") + std::string(R"({"rfilename":")") + name + R"(","size":)" +
@@ -44,7 +44,7 @@ class PullTest : public ::testing::Test {
       }
       return {.body = std::string(R"({"sha":")") + kCommit + R"(","siblings":[)" + siblings + "]}"};
     }
-    const std::string prefix = std::string("/org/name/resolve/") + kCommit + "/";
+    const std::string prefix = (kind_ == "models/" ? "/" : "/" + kind_) + "org/name/resolve/" + kCommit + "/";
     if (request.path.rfind(prefix, 0) == 0) {
       const auto file = files_.find(request.path.substr(prefix.size()));
       if (file != files_.end()) return ServeFile(broken_.count(file->first) != 0 ? "broken" : file->second, request);
@@ -72,6 +72,7 @@ class PullTest : public ::testing::Test {
                                                {"onnx/model.onnx", "not wanted"},
                                                {"model.q4.gguf", "GGUF"}};
   std::map<std::string, int> broken_;
+  std::string kind_ = "models/";
   std::string messages_;
   HttpServer server_{[this](const ServedRequest& request) { return Answer(request); }};
 };
@@ -95,6 +96,28 @@ TEST_F(PullTest, Directory) {
   EXPECT_EQ(again->source, "cache");
   EXPECT_EQ(again->bytes, report->bytes);
   EXPECT_EQ(Requests(), before);
+}
+
+TEST_F(PullTest, FileOfADataSet) {
+  kind_ = "datasets/";
+  files_ = {{"data/test.jsonl", "{}"}};
+  const std::string name = "hf:datasets/org/name:data/test.jsonl";
+  EXPECT_TRUE(IsDatasetReference(name));
+  EXPECT_FALSE(IsDatasetReference("hf:org/name:data/test.jsonl"));
+  const auto report = PullDatasetFile(name, Options());
+  ASSERT_TRUE(report.ok()) << report.error().message;
+  EXPECT_EQ(report->source, "hub");
+  EXPECT_EQ(report->path, cache_ + "/datasets/org--name/data/test.jsonl");
+  EXPECT_EQ(ReadFile(report->path), "{}");
+  const size_t before = Requests();
+  EXPECT_EQ(PullDatasetFile(name, Options())->source, "cache");
+  EXPECT_EQ(Requests(), before);
+
+  EXPECT_EQ(PullDatasetFile("hf:datasets/org/name:none.jsonl", Options()).error().code, ErrorCode::kNotFound);
+  for (const char* bad : {"hf:datasets/org/name", "hf:datasets/org:a.jsonl", "hf:datasets/../x:a.jsonl",
+                          "hf:datasets/org/name:../a.jsonl", "hf:org/name:a.jsonl"}) {
+    EXPECT_EQ(PullDatasetFile(bad, Options()).error().code, ErrorCode::kInvalidArgument) << bad;
+  }
 }
 
 TEST_F(PullTest, DirectoryThatBreaksIsNotAModel) {

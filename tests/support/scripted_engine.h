@@ -66,7 +66,8 @@ inline std::vector<int32_t> Ids(const Tokenizer& tokenizer, std::string_view tex
 // What a scripted model would say next: tokens with their logits; all others cannot be drawn.
 using ScriptedLogits = std::vector<std::pair<int32_t, float>>;
 
-// Uses real sequences (with keys and values of one byte or so), so forks, provenance and prefix reuse are the real ones.
+// Uses real sequences (with keys and values of one byte or so), so forks, provenance and prefix reuse are the real
+// ones.
 class ScriptedEngine final : public StepEngine {
  public:
   ScriptedEngine(int32_t vocab, int64_t hidden) : vocab_(vocab), hidden_(hidden) {}
@@ -137,9 +138,10 @@ class ScriptedEngine final : public StepEngine {
   std::vector<float> states_;
 };
 
-// A model whose responses are written down. The prompt is any text. At its end one of `responses` is chosen by its first
-// token (they must differ in it), each as likely as the others; then it goes on by itself. What the policy forces is taken as if the model
-// had said it: where the response so far is no prefix of a script, the model says `after_forced`, then ends.
+// A model whose responses are written down. The prompt is any text. At its end one of `responses` is chosen by its
+// first token (they must differ in it), each as likely as the others; then it goes on by itself. What the policy forces
+// is taken as if the model had said it: where the response so far is no prefix of a script, the model says
+// `after_forced`, then ends.
 class ScriptedModel {
  public:
   explicit ScriptedModel(std::vector<std::string> pieces = DefaultPieces(), int64_t hidden = 4)
@@ -159,9 +161,7 @@ class ScriptedModel {
 
   // The response so far, after the prompt; the prompt ends with this byte.
   static constexpr char kPromptEnd = '\x01';
-  std::vector<int32_t> Prompt(std::string_view text) const {
-    return Ids(*tokenizer, std::string(text) + kPromptEnd);
-  }
+  std::vector<int32_t> Prompt(std::string_view text) const { return Ids(*tokenizer, std::string(text) + kPromptEnd); }
 
   std::shared_ptr<const PieceTokenizer> tokenizer;
   ScriptedEngine engine;
