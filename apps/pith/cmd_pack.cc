@@ -191,8 +191,9 @@ void AddPackCommand(Cli& cli) {
       ->type_name("RECIPE");
   AddChoiceOption(app, "--weigh", options->weigh, {"inputs", "none"},
                   "Weigh errors by how strongly inputs are used, which a short run of the model measures");
-  CLI::Option* moments = app->add_option("--moments", options->moments,
-                                         "Weigh with this file instead: safetensors, E[x^2] per input, one vector per module");
+  CLI::Option* moments =
+      app->add_option("--moments", options->moments,
+                      "Weigh with this file instead: safetensors, E[x^2] per input, one vector per module");
   moments->type_name("FILE");
   SetCompletion(moments, {CompletionHint::Kind::kFile, {}});
   AddThreadsOption(app, options->threads);

@@ -20,9 +20,9 @@ std::string_view CalibrationText();
 // Second moments of the inputs of all linears and of the LM head over `tokens`, which see each other as one text.
 Result<InputMoments> MeasureInputMoments(Engine& engine, std::span<const int32_t> tokens);
 
-// The moments of an unpacked checkpoint over the calibration text. So that a model of any size can be run for it in little
-// memory, it is first packed coarsely into `scratch_folder`, which is created and removed again: the moments are the same
-// to a few percent. Errors of packing and running.
+// The moments of an unpacked checkpoint over the calibration text. So that a model of any size can be run for it in
+// little memory, it is first packed coarsely into `scratch_folder`, which is created and removed again: the moments are
+// the same to a few percent. Errors of packing and running.
 Result<InputMoments> MeasureMomentsForPacking(const Checkpoint& checkpoint, const std::string& scratch_folder,
                                               int threads);
 

@@ -70,7 +70,8 @@ Result<StepOutput> Engine::Step(std::span<const StepItem> items) {
       return Error{ErrorCode::kMismatch, "the sequence was made by another engine"};
     }
     if (item.adapter != nullptr && !item.adapter->Fits(config())) {
-      return Error{ErrorCode::kMismatch, "adapter '" + item.adapter->path() + "' was loaded for a model of other sizes"};
+      return Error{ErrorCode::kMismatch,
+                   "adapter '" + item.adapter->path() + "' was loaded for a model of other sizes"};
     }
     for (const int32_t token : item.tokens) {
       if (token < 0 || token >= config().vocab) {

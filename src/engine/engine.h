@@ -6,8 +6,8 @@
 //   Sequence stream = prompt;                                 shares the prompt's KV
 //   engine->Step({{&stream, {token}, adapter, ...}});         one token, adapter on from here
 //
-// A row of a step (one token of one sequence) is computed by the same operations in the same order whatever else is in the
-// step: prefill in chunks of any size, decode, and parallel streams agree bit for bit, for any number of threads.
+// A row of a step (one token of one sequence) is computed by the same operations in the same order whatever else is in
+// the step: prefill in chunks of any size, decode, and parallel streams agree bit for bit, for any number of threads.
 #pragma once
 
 #include <atomic>
@@ -34,9 +34,9 @@ struct EngineOptions {
   kernels::ActivationBits activations = kernels::ActivationBits::k16;  // of packed linears
   KvType kv = KvType::kInt8;
   LoraFormat adapters = LoraFormat::kAuto;
-  int64_t context = 0;         // most positions of a sequence; 0 = the model's own limit
+  int64_t context = 0;          // most positions of a sequence; 0 = the model's own limit
   int64_t prefill_chunk = 128;  // tokens per step of a prefill, 1..4096
-  int threads = 0;             // 0 = one per hardware thread
+  int threads = 0;              // 0 = one per hardware thread
 };
 
 // Which rows of a step item give logits or states.
@@ -58,8 +58,12 @@ struct StepOutput {
   std::span<const float> logits;  // [logit rows, vocab]
   std::span<const float> states;  // [state rows, hidden]
 
-  std::span<const float> LogitsRow(int64_t row) const { return logits.subspan(static_cast<size_t>(row * vocab), static_cast<size_t>(vocab)); }
-  std::span<const float> StatesRow(int64_t row) const { return states.subspan(static_cast<size_t>(row * hidden), static_cast<size_t>(hidden)); }
+  std::span<const float> LogitsRow(int64_t row) const {
+    return logits.subspan(static_cast<size_t>(row * vocab), static_cast<size_t>(vocab));
+  }
+  std::span<const float> StatesRow(int64_t row) const {
+    return states.subspan(static_cast<size_t>(row * hidden), static_cast<size_t>(hidden));
+  }
 };
 
 struct PrefillOptions {
@@ -73,7 +77,8 @@ struct PrefillOptions {
 
 class Engine {
  public:
-  static Result<std::unique_ptr<Engine>> Load(std::shared_ptr<const Checkpoint> checkpoint, const EngineOptions& options);
+  static Result<std::unique_ptr<Engine>> Load(std::shared_ptr<const Checkpoint> checkpoint,
+                                              const EngineOptions& options);
   ~Engine();
 
   const ModelConfig& config() const { return weights_->config; }
@@ -87,9 +92,9 @@ class Engine {
   Result<std::shared_ptr<const Adapter>> LoadAdapter(const std::string& dir) const;
 
   // Appends the tokens of every item to its sequence and computes what is asked for. A sequence may occur once.
-  // Errors leave all sequences as they were: kContextOverflow (with counts), kInvalidArgument (token id out of range, no
-  // tokens), kMismatch (a sequence of another model, or an adapter for other sizes), kNumeric (NaN or infinite logits or states: the
-  // computation is broken, never a token).
+  // Errors leave all sequences as they were: kContextOverflow (with counts), kInvalidArgument (token id out of range,
+  // no tokens), kMismatch (a sequence of another model, or an adapter for other sizes), kNumeric (NaN or infinite
+  // logits or states: the computation is broken, never a token).
   Result<StepOutput> Step(std::span<const StepItem> items);
 
   // Appends `tokens` in chunks. The output holds the logits of the last token (or none); with Rows::kAll use Step.

@@ -56,9 +56,8 @@ void Engine::Forward::Resize(int64_t rows) {
 void Engine::Forward::Embed(std::span<const StepItem> items) {
   std::vector<int32_t> tokens;
   for (const StepItem& item : items) tokens.insert(tokens.end(), item.tokens.begin(), item.tokens.end());
-  ForRows(pool_, rows_, [&](int64_t r) {
-    weights_.embedding.Row(tokens[static_cast<size_t>(r)], x_.data() + r * config_.hidden);
-  });
+  ForRows(pool_, rows_,
+          [&](int64_t r) { weights_.embedding.Row(tokens[static_cast<size_t>(r)], x_.data() + r * config_.hidden); });
 }
 
 void Engine::Forward::ComputeRope(std::span<const StepItem> items) {
@@ -97,8 +96,8 @@ void Engine::Forward::Multiply(std::span<const Target> targets, const float* x, 
   if (engine_.input_sums_ != nullptr && targets[0].kind != LinearKind::kLmHead) {
     for (const Target& t : targets) engine_.input_sums_->Add(LinearName(layer, t.kind), x, rows, cols);
   }
-  // All packed targets and the A factors of packed adapters go in one loop; activations are quantized once for each weight
-  // width and scale kind.
+  // All packed targets and the A factors of packed adapters go in one loop; activations are quantized once for each
+  // weight width and scale kind.
   std::vector<QuantProduct> products;
   for (const int wide : {0, 1}) {
     for (const auto kind : {kernels::ActivationScale::kPerToken, kernels::ActivationScale::kPerBlock}) {
@@ -135,7 +134,8 @@ void Engine::Forward::Multiply(std::span<const Target> targets, const float* x, 
   });
   for (const Target& t : targets) {
     if (t.linear->bias.empty()) continue;
-    ForRows(pool_, rows, [&](int64_t r) { AddInPlace(t.out + r * t.linear->rows, t.linear->bias.data(), t.linear->rows); });
+    ForRows(pool_, rows,
+            [&](int64_t r) { AddInPlace(t.out + r * t.linear->rows, t.linear->bias.data(), t.linear->rows); });
   }
   if (runs.empty()) return;
   AddPackedLora();
@@ -163,8 +163,8 @@ void Engine::Forward::PlanPackedLora(std::span<const Target> targets, const floa
     auto& input = lora_inputs_[static_cast<size_t>(part.run - runs.data())];
     if (part.run != quantized) {
       // Adapters always meet 16-bit activations: their products are thin.
-      input.Quantize(x + part.run->begin * cols, part.run->end - part.run->begin, cols, cols, kernels::ActivationBits::k16,
-                     kernels::ActivationScale::kPerToken, 8, &pool_);
+      input.Quantize(x + part.run->begin * cols, part.run->end - part.run->begin, cols, cols,
+                     kernels::ActivationBits::k16, kernels::ActivationScale::kPerToken, 8, &pool_);
       quantized = part.run;
     }
     products->push_back({part.factors->a8.get(), &input, lora_.data() + part.middle, part.factors->a8->rows()});
@@ -180,7 +180,8 @@ void Engine::Forward::AddPackedLora() {
     const int64_t rank = part.factors->a8->rows();
     lora_middles_[i].Quantize(lora_.data() + part.middle, part.run->end - part.run->begin, rank, rank,
                               kernels::ActivationBits::k16, kernels::ActivationScale::kPerToken, 8, &pool_);
-    products.push_back({part.factors->b8.get(), &lora_middles_[i], lora_.data() + part.delta, part.factors->b8->rows()});
+    products.push_back(
+        {part.factors->b8.get(), &lora_middles_[i], lora_.data() + part.delta, part.factors->b8->rows()});
   }
   kernels::QuantMatMul(products, pool_);
   for (const PackedLora& part : packed_lora_) {
@@ -232,7 +233,8 @@ void Engine::Forward::AddFloatLora(std::span<const Target> targets, const float*
       float* middle = lora_.data() + part.offset;
       if (down) {
         const int64_t cols = part.factors->a.cols;
-        FloatMatmul(x + part.run->begin * cols, cols, rows, part.factors->a, task.begin, task.end, 1.0F, false, middle, rank);
+        FloatMatmul(x + part.run->begin * cols, cols, rows, part.factors->a, task.begin, task.end, 1.0F, false, middle,
+                    rank);
       } else {
         const int64_t out_cols = part.target->linear->rows;
         FloatMatmul(middle, rank, rows, part.factors->b, task.begin, task.end, part.factors->scaling, true,
@@ -291,9 +293,8 @@ void Engine::Forward::RunLayer(int64_t index) {
   const Target gate_up[] = {{&layer.gate, LinearKind::kGate, gate_.data()}, {&layer.up, LinearKind::kUp, up_.data()}};
   Multiply(gate_up, normed_.data(), rows_, index, runs_);
   const int64_t wide = config_.intermediate;
-  ForRows(pool_, rows_, [&](int64_t r) {
-    SwiGlu(gate_.data() + r * wide, up_.data() + r * wide, wide, gate_.data() + r * wide);
-  });
+  ForRows(pool_, rows_,
+          [&](int64_t r) { SwiGlu(gate_.data() + r * wide, up_.data() + r * wide, wide, gate_.data() + r * wide); });
   const Target down[] = {{&layer.down, LinearKind::kDown, projected_.data()}};
   Multiply(down, gate_.data(), rows_, index, runs_);
   ForRows(pool_, rows_, [&](int64_t r) { AddInPlace(x_.data() + r * hidden, projected_.data() + r * hidden, hidden); });

@@ -18,7 +18,8 @@ InputMoments InputSums::Moments() const {
   InputMoments moments;
   for (const auto& [module, sum] : sums_) {
     std::vector<float>& values = moments[module];
-    for (const double squares : sum.squares) values.push_back(static_cast<float>(squares / static_cast<double>(sum.rows)));
+    for (const double squares : sum.squares)
+      values.push_back(static_cast<float>(squares / static_cast<double>(sum.rows)));
   }
   return moments;
 }

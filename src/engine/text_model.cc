@@ -30,11 +30,13 @@ Result<std::unique_ptr<TextModel>> TextModel::Load(const std::string& path, cons
                                                : WeightFormat::kStored;
   const bool packed = model->checkpoint_->quantization().has_value();
   const bool automatic = options.weights == "auto" && !packed && CanBePacked(model->checkpoint_->config());
-  const bool recipe_given = options.weights != "auto" && options.weights != "stored" && options.weights != "bf16" &&
-                            options.weights != "f32";
+  const bool recipe_given =
+      options.weights != "auto" && options.weights != "stored" && options.weights != "bf16" && options.weights != "f32";
   if (recipe_given && packed) {
-    return Error{ErrorCode::kInvalidArgument, "'" + path + "' is packed already: it runs as it is (--weights stored), or as "
-                                                  "bf16 or f32, not as " + options.weights};
+    return Error{ErrorCode::kInvalidArgument, "'" + path +
+                                                  "' is packed already: it runs as it is (--weights stored), or as "
+                                                  "bf16 or f32, not as " +
+                                                  options.weights};
   }
   if (automatic || recipe_given) {
     PackRecipe recipe = DefaultRecipe();

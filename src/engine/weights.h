@@ -51,7 +51,8 @@ struct LayerWeights {
   // FPTQuant's pre-RoPE transform T_k (arXiv 2506.04985), chosen from the weights alone.
   std::vector<float> key_scale;    // [kv_heads * head_dim]
   std::vector<float> query_scale;  // [heads * head_dim]
-  // Scales of an int8 cache that the checkpoint fixes for the whole layer (k_scale, v_scale); 0: one per token and head.
+  // Scales of an int8 cache that the checkpoint fixes for the whole layer (k_scale, v_scale); 0: one per token and
+  // head.
   float k_static_scale = 0;
   float v_static_scale = 0;
   Linear q, k, v, o, gate, up, down;

@@ -56,7 +56,8 @@ TEST(Calibrate, MomentsOfNormedInputsAddUpToTheWidth) {
       const std::vector<float>& values = moments->at(linear);
       double sum = 0;
       for (size_t i = 0; i < values.size(); ++i) sum += values[i] / ((*weights)[i] * (*weights)[i]);
-      EXPECT_NEAR(sum, static_cast<double>(values.size()), 0.01 * static_cast<double>(values.size())) << name << " " << linear;
+      EXPECT_NEAR(sum, static_cast<double>(values.size()), 0.01 * static_cast<double>(values.size()))
+          << name << " " << linear;
     }
     EXPECT_EQ(moments->at("model.layers.0.mlp.gate_proj"), moments->at("model.layers.0.mlp.up_proj"));
     EXPECT_NE(moments->at("model.layers.0.mlp.gate_proj"), moments->at("model.layers.1.mlp.gate_proj"));

@@ -22,8 +22,7 @@ class PerplexityTest : public ::testing::Test {
     auto engine = Engine::Load(*checkpoint, options);
     ASSERT_TRUE(engine.ok()) << engine.error().message;
     engine_ = std::move(*engine);
-    for (int32_t i = 0; i < 45; ++i)
-      tokens_.push_back((i * 37 + 5) % static_cast<int32_t>(engine_->config().vocab));
+    for (int32_t i = 0; i < 45; ++i) tokens_.push_back((i * 37 + 5) % static_cast<int32_t>(engine_->config().vocab));
   }
 
   // Negative log-likelihoods of tokens[begin + 1, end) from the logits of one step over the window, in double.
