@@ -80,6 +80,7 @@ std::string CompletionScript(const CLI::App& root, const std::string& shell);
 void AddAskCommand(Cli& cli);
 void AddBenchCommand(Cli& cli);
 void AddChatCommand(Cli& cli);
+void AddEvalCommand(Cli& cli);
 void AddPplCommand(Cli& cli);
 void AddPackCommand(Cli& cli);
 void AddPullCommand(Cli& cli);

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <utility>
 
 namespace pith {
 
@@ -22,6 +23,8 @@ class ProgressBar {
   // The amount done so far (not an increment). Redraws at most ten times a second.
   void Update(uint64_t done);
   void SetTotal(uint64_t total) { total_ = total; }
+  // Shown from the next redrawing on.
+  void SetLabel(std::string label) { label_ = std::move(label); }
   // Removes the bar from the screen, so that a message can be printed in its place. A later Update draws it again.
   void Clear();
 

@@ -152,4 +152,13 @@ Result<std::string> RenderReport(const EvalRecord& record, const std::string& su
   return html;
 }
 
+Result<std::string> WriteReport(const EvalFolder& folder, const std::vector<double>& thresholds) {
+  const EvalRecord record = RecordOf(folder, thresholds);
+  PITH_ASSIGN(std::string summary, SummaryJson(record));
+  PITH_RETURN_IF_ERROR(folder.WriteFile("summary.json", summary + "\n"));
+  PITH_ASSIGN(const std::string report, RenderReport(record, summary));
+  PITH_RETURN_IF_ERROR(folder.WriteFile("report.html", report));
+  return summary;
+}
+
 }  // namespace pith

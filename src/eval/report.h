@@ -4,6 +4,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/result.h"
 #include "eval/summary.h"
@@ -14,6 +15,9 @@ namespace pith {
 // all they are left out (the page says so); generations.jsonl has them all. No text of a model or a suite can become
 // markup or script.
 Result<std::string> RenderReport(const EvalRecord& record, const std::string& summary_json);
+
+// Writes summary.json and report.html into the folder; returns the summary.
+Result<std::string> WriteReport(const EvalFolder& folder, const std::vector<double>& thresholds);
 
 // JSON text that can stand inside a script element: no "<" is left in it, and no line separator of JavaScript.
 std::string ScriptSafeJson(std::string_view json);

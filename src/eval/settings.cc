@@ -238,6 +238,20 @@ std::string SettingsJson(const EvalSettings& settings) {
   return json.dump(2, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
+Result<PromptFormat> PromptFormatOfSettings(const std::string& settings_json) {
+  PITH_ASSIGN(const Json json, ParseJson(settings_json, "run.json"));
+  const Error malformed{ErrorCode::kMalformed, "run.json: there is no 'prompt' as this program writes it"};
+  if (!json.is_object() || !json.contains("prompt")) return malformed;
+  Json prompt = json["prompt"];
+  if (!prompt.is_object() || !prompt.contains("name") || !prompt["name"].is_string()) return malformed;
+  const auto name = prompt["name"].get<std::string>();
+  prompt.erase("name");
+  if (prompt.contains("system") && prompt["system"].is_null()) prompt.erase("system");
+  PITH_ASSIGN(PromptFormat format, ParsePromptFormat(prompt.dump(), "run.json: prompt"));
+  format.name = name;
+  return format;
+}
+
 Result<std::vector<std::string>> SettingsDifferences(const std::string& stored, const std::string& now,
                                                      const std::string& what) {
   std::vector<std::pair<std::string, std::string>> there;

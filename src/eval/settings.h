@@ -71,6 +71,8 @@ Status ValidateSettings(const EvalSettings& settings);
 
 // One JSON object, the same text for the same settings.
 std::string SettingsJson(const EvalSettings& settings);
+// The prompt format in such an object. kMalformed.
+Result<PromptFormat> PromptFormatOfSettings(const std::string& settings_json);
 // What differs between two such objects, as "sampling.temperature: 0.7 there, 0.6 here". kMalformed for `stored`.
 Result<std::vector<std::string>> SettingsDifferences(const std::string& stored, const std::string& now,
                                                      const std::string& what);
