@@ -57,9 +57,9 @@ struct ReasonModel {
 
 // A model as the command line, the server and the evaluation use it.
 struct ReasonModelOptions {
-  std::string adapter;   // PEFT directory; empty = none
-  std::string switcher;  // file; empty = the adapter directory's, if it has one
-  std::string verifier;  // likewise
+  std::string adapter = {};   // PEFT directory; empty = none
+  std::string switcher = {};  // file; empty = the adapter directory's, if it has one
+  std::string verifier = {};  // likewise
 };
 
 class LoadedReasonModel {
