@@ -7,10 +7,12 @@
 #include <iostream>
 #include <memory>
 
+#include "answer_printer.h"
 #include "command.h"
-#include "engine/generate.h"
 #include "engine_options.h"
 #include "json_output.h"
+#include "reason/answer.h"
+#include "reason_options.h"
 #include "run_stats.h"
 
 namespace pith {
@@ -19,56 +21,51 @@ namespace {
 
 struct ChatOptions {
   EngineFlags engine;
-  GenerateOptions generate;
+  ReasonFlags reason;
   std::string system;
-  std::string adapter;
   bool stats = false;
 };
 
 std::atomic<bool> interrupted{false};
 
+// From now on Ctrl-C sets `interrupted`. Without SA_RESTART it also breaks a system call off.
+void NoteInterrupts(int flags) {
+  struct sigaction action {};
+  action.sa_handler = [](int) { interrupted = true; };
+  action.sa_flags = flags;
+  sigaction(SIGINT, &action, nullptr);
+}
+
 constexpr const char* kHelp =
     "/reset  forget the conversation\n"
-    "/reason on|off  answer with or without thinking\n"
+    "/reason auto|on|off  answer with or without thinking\n"
     "/stats  show or hide what an answer cost\n"
     "/exit   leave (also Ctrl-D)\n"
     "Ctrl-C stops an answer.\n";
 
 // One turn: the message in, the answer streamed out and put in the history.
-Status Turn(const Cli& cli, TextModel& model, Sequence& sequence, std::vector<ChatMessage>& messages,
-            GenerateOptions generate, bool stats, double ready) {
-  PITH_ASSIGN(const auto prompt, model.Render(messages));
+Status Turn(const Cli& cli, TextModel& text_model, const ReasonModel& model, Sequence& sequence,
+            std::vector<ChatMessage>& messages, AnswerOptions options, bool stats, double ready) {
   interrupted = false;
-  generate.cancel = &interrupted;
-  const bool color = isatty(STDOUT_FILENO) != 0;
-  bool dim = false;
-  if (!cli.json()) {
-    generate.on_text = [&](std::string_view text, bool thought) {
-      if (color && thought != dim) std::fputs(thought ? "\033[2m" : "\033[0m\n", stdout);
-      dim = thought;
-      std::fwrite(text.data(), 1, text.size(), stdout);
-      std::fflush(stdout);
-    };
-  }
-  PITH_ASSIGN(const GenerateResult result, Generate(model, sequence, prompt, generate));
-  const RunStats cost{model, result, ready};
+  options.cancel = &interrupted;
+  AnswerPrinter printer(options, cli.json());
+  PITH_ASSIGN(Question question, MakeQuestion(text_model, model, messages, options));
+  question.sequence = &sequence;
+  PITH_ASSIGN(const AnswerResult result, AnswerQuestion(model, std::move(question)));
+  printer.Finish(result);
+  const RunStats cost{text_model, result, ready};
   if (cli.json()) {
-    PrintJson({{"text", result.text},
-               {"reasoning", result.reasoning},
-               {"route", generate.reason ? "reason" : "direct"},
-               {"finish_reason", FinishReasonName(result.finish)},
-               {"usage", cost.Usage()},
-               {"timings", cost.Timings()}});
+    PrintJson(AnswerJson(result, cost));
   } else {
-    std::fputs(dim && color ? "\033[0m\n" : "\n", stdout);
-    if (result.finish == FinishReason::kCancelled) std::fputs("[stopped]\n", stdout);
-    if (result.finish == FinishReason::kLength) std::fputs("[cut at --max-tokens]\n", stdout);
-    if (result.finish == FinishReason::kContext) std::fputs("[the context is full: /reset to go on]\n", stdout);
+    const FinishReason finish = result.best().finish;
+    if (finish == FinishReason::kCancelled) std::fputs("[stopped]\n", stdout);
+    if (finish == FinishReason::kLength && result.best().truncated) std::fputs("[cut: --max-tokens]\n", stdout);
+    if (finish == FinishReason::kContext) std::fputs("[the context is full: /reset to go on]\n", stdout);
     if (stats) std::printf("%s\n", cost.Line().c_str());
     std::fflush(stdout);
   }
   // Thoughts are left out of the history, as the templates of reasoning models do.
-  messages.push_back({"assistant", result.text});
+  messages.push_back({"assistant", result.best().text});
   return {};
 }
 
@@ -76,16 +73,11 @@ Status RunChat(const Cli& cli, const ChatOptions& options) {
   const RunClock clock;
   PITH_ASSIGN(const auto model, LoadTextModel(options.engine));
   PITH_RETURN_IF_ERROR(model->family());
-  std::shared_ptr<const Adapter> adapter;
-  if (!options.adapter.empty()) {
-    PITH_ASSIGN(adapter, model->engine().LoadAdapter(options.adapter));
-  }
-  GenerateOptions generate = options.generate;
-  generate.reason = adapter != nullptr;
-  generate.adapter = adapter.get();
+  PITH_ASSIGN(const auto reasoner, LoadReasonModel(*model, options.reason));
+  AnswerOptions answer = MakeAnswerOptions(options.reason, reasoner->model());
   bool stats = options.stats;
   const double ready = clock.SecondsSinceProgramStart();
-  std::signal(SIGINT, [](int) { interrupted = true; });
+  NoteInterrupts(SA_RESTART);
 
   std::vector<ChatMessage> messages;
   const auto reset = [&] {
@@ -104,8 +96,13 @@ Status RunChat(const Cli& cli, const ChatOptions& options) {
       std::fputs("> ", stdout);
       std::fflush(stdout);
     }
-    if (!std::getline(std::cin, line)) {
-      if (!terminal || !interrupted.exchange(false)) break;
+    // Only here Ctrl-C breaks a system call off, for a new prompt; a Ctrl-C of the answer before is spent.
+    interrupted = false;
+    NoteInterrupts(terminal ? 0 : SA_RESTART);
+    const bool read = static_cast<bool>(std::getline(std::cin, line));
+    NoteInterrupts(SA_RESTART);
+    if (!read) {
+      if (!terminal || !interrupted) break;
       std::cin.clear();
       clearerr(stdin);
       std::fputs("\n", stdout);
@@ -121,9 +118,14 @@ Status RunChat(const Cli& cli, const ChatOptions& options) {
       stats = !stats;
       continue;
     }
-    if (line == "/reason on" || line == "/reason off") {
-      generate.reason = line == "/reason on";
-      generate.adapter = generate.reason ? adapter.get() : nullptr;
+    if (line == "/reason auto" && !reasoner->model().switcher) {
+      std::fputs("pith: there is no switcher to choose\n", stderr);
+      continue;
+    }
+    if (line == "/reason auto" || line == "/reason on" || line == "/reason off") {
+      answer.mode = line == "/reason on"    ? ReasonMode::kOn
+                    : line == "/reason off" ? ReasonMode::kOff
+                                            : ReasonMode::kAuto;
       continue;
     }
     if (line == "/help") {
@@ -135,7 +137,7 @@ Status RunChat(const Cli& cli, const ChatOptions& options) {
       continue;
     }
     messages.push_back({"user", line});
-    if (const Status status = Turn(cli, *model, sequence, messages, generate, stats, ready); !status.ok()) {
+    if (const Status status = Turn(cli, *model, reasoner->model(), sequence, messages, answer, stats, ready); !status.ok()) {
       messages.pop_back();
       // A full context ends no conversation: the user decides what to forget.
       if (!terminal) return status;
@@ -154,14 +156,8 @@ void AddChatCommand(Cli& cli) {
                                  "pith chat -m qwen2.5-coder-0.5b");
   AddEngineOptions(app, options->engine);
   app->add_option("--system", options->system, "System prompt (default: the model's own)");
-  CLI::Option* adapter =
-      app->add_option("--adapter,--lora", options->adapter, "Reasoning adapter: a PEFT LoRA directory");
-  SetCompletion(adapter, {.kind = CompletionHint::Kind::kFile, .words = {}});
-  app->add_option("-n,--max-tokens,--n-predict", options->generate.max_tokens, "Most generated tokens of an answer")
-      ->check(CLI::Range(1, 1 << 24))
-      ->capture_default_str();
+  AddReasonOptions(app, options->reason);
   app->add_flag("--stats", options->stats, "Show what each answer cost");
-  AddSamplingOptions(app, options->generate.sampling);
   cli.OnRun(app, [&cli, options] { return RunChat(cli, *options); });
 }
 
