@@ -87,6 +87,18 @@ Status WriteSourceRecord(const fs::path& folder, const Json& stamps, const std::
   return {};
 }
 
+// Removes what packings of this directory left that were ended half-way. The caller holds the lock of the directory.
+void RemoveLeftovers(const fs::path& folder) {
+  const std::string begin = folder.filename().string() + ".";
+  std::error_code error;
+  std::vector<fs::path> leftovers;
+  for (fs::directory_iterator it(folder.parent_path(), error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (name.rfind(begin, 0) == 0 && it->path().extension() == ".partial") leftovers.push_back(it->path());
+  }
+  for (const fs::path& path : leftovers) fs::remove_all(path, error);
+}
+
 }  // namespace
 
 Result<std::string> PackToCache(const Checkpoint& checkpoint, const PackRecipe& recipe, const std::string& cache_root,
@@ -110,6 +122,7 @@ Result<std::string> PackToCache(const Checkpoint& checkpoint, const PackRecipe& 
     PITH_RETURN_IF_ERROR(WriteSourceRecord(folder, stamps, digest));  // copied or touched, but the same bytes
     return folder.string();
   }
+  RemoveLeftovers(folder);
   if (fs::exists(folder, error)) {
     fs::remove_all(folder, error);
     if (error) return Error{ErrorCode::kIo, "cannot remove '" + folder.string() + "': " + error.message()};

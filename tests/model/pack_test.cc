@@ -548,10 +548,17 @@ TEST(PackCache, PacksOnceAndAgainWhenDamaged) {
            pack.source == source->path();
   }));
 
+  // A packing that was killed leaves its directory; the next one of the same key clears it away, and no other's.
+  const std::string leftover = *first + ".123.partial";
+  const std::string other = *PackToCache(*source, Recipe("w8"), cache) + ".123.partial";
+  fs::create_directories(leftover + "/x");
+  fs::create_directories(other);
   fs::resize_file(weights, bytes.size() - 1);
   EXPECT_EQ(ListPackCache(cache)->size(), 1u);
   ASSERT_EQ(*PackToCache(*source, recipe, cache), *first);
   EXPECT_EQ(testing::ReadFile(weights), bytes);
+  EXPECT_FALSE(fs::exists(leftover));
+  EXPECT_TRUE(fs::exists(other));
   std::ofstream(*first + "/" + kPackRecord) << "{}";
   ASSERT_EQ(*PackToCache(*source, recipe, cache), *first);
   EXPECT_EQ(ListPackCache(cache)->size(), 2u);
