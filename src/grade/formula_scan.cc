@@ -1,0 +1,240 @@
+#include "grade/formula_scan.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "grade/answer_form.h"
+
+namespace pith::grade {
+
+namespace {
+
+constexpr size_t kMaxInlineFormula = 2000;
+constexpr size_t kMaxTries = 6;  // formulas that are parsed, from the last one back
+
+bool IsDigit(char c) { return c >= '0' && c <= '9'; }
+bool IsLetter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+bool IsBlank(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
+bool StartsWith(std::string_view text, std::string_view what) { return text.substr(0, what.size()) == what; }
+
+// The text between two dollar signs is prose or the start of a sum of money, not a formula.
+bool IsMoney(std::string_view inside) {
+  size_t first = 0;
+  while (first < inside.size() && inside[first] == ' ') ++first;
+  if (first >= inside.size()) return true;
+  size_t last = inside.size();
+  while (last > 0 && IsBlank(inside[last - 1])) --last;
+  if (last == 0 || std::string_view("+-=*/").find(inside[last - 1]) != std::string_view::npos) return true;
+  if (inside.size() >= 3 && inside.substr(0, last).size() >= 3 && StartsWith(inside.substr(last >= 3 ? last - 3 : 0), "−")) return true;
+  for (size_t i = 0; i < inside.size();) {
+    if (inside[i] == '\\') {
+      const size_t begin = ++i;
+      while (i < inside.size() && IsLetter(inside[i])) ++i;
+      const std::string_view command = inside.substr(begin, i - begin);
+      if (StartsWith(command, "text") || command == "mbox" || command == "mathrm" || command == "begin" || command == "end" ||
+          command == "operatorname") {
+        i = std::min(inside.find('}', i), inside.size());
+      }
+      continue;
+    }
+    if (!IsLetter(inside[i])) {
+      ++i;
+      continue;
+    }
+    const size_t begin = i;
+    while (i < inside.size() && IsLetter(inside[i])) ++i;
+    const std::string_view word = inside.substr(begin, i - begin);
+    const bool spoken = std::any_of(word.begin(), word.end(), [](char c) { return c >= 'a' && c <= 'z'; });
+    // Words beside a digit at the start: money. "$Even$" alone is a formula.
+    if (word.size() >= 3 && spoken && IsDigit(inside[first]) && word != "sin" && word != "cos" && word != "sqrt") return true;
+    if (word.size() >= 3 && spoken && inside.find(' ') != std::string_view::npos && word != "and") {
+      const size_t blanks = static_cast<size_t>(std::count(inside.begin(), inside.end(), ' '));
+      if (blanks >= 3 && inside.find('\\') == std::string_view::npos) return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+std::vector<FormulaSpan> FindFormulas(std::string_view text) {
+  std::vector<FormulaSpan> spans;
+  // Where no closing mark was found once, none follows.
+  std::array<bool, 3> exhausted = {};
+  for (size_t at = 0; at < text.size();) {
+    const std::string_view rest = text.substr(at);
+    size_t which = exhausted.size();
+    constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kMarks = {
+        {{"$$", "$$"}, {"\\[", "\\]"}, {"\\(", "\\)"}}};
+    for (size_t i = 0; i < kMarks.size(); ++i) {
+      if (StartsWith(rest, kMarks[i].first)) which = i;
+    }
+    if (which < kMarks.size() && !exhausted[which]) {
+      const size_t close = text.find(kMarks[which].second, at + 2);
+      if (close == std::string_view::npos) {
+        exhausted[which] = true;
+      } else {
+        const std::string_view inside = text.substr(at + 2, close - at - 2);
+        // Inline mathematics ends on its line.
+        if (!(which == 2 && inside.find('\n') != std::string_view::npos)) spans.push_back({at, close + 2, inside});
+        at = close + 2;
+        continue;
+      }
+    }
+    if (rest[0] == '\\') {
+      if (StartsWith(rest, "\\begin{")) {
+        const size_t brace = rest.substr(0, 40).find('}');
+        if (brace != std::string_view::npos) {
+          const std::string end = "\\end{" + std::string(rest.substr(7, brace - 7)) + "}";
+          const size_t close = text.substr(0, std::min(text.size(), at + kMaxInlineFormula)).find(end, at);
+          if (close != std::string_view::npos) {
+            spans.push_back({at, close + end.size(), text.substr(at, close + end.size() - at)});
+            at = close + end.size();
+            continue;
+          }
+        }
+      }
+      at += 2;
+      continue;
+    }
+    if (rest[0] == '$') {
+      const std::string_view line = rest.substr(1, kMaxInlineFormula);
+      const size_t stop = line.find_first_of("$\n");
+      size_t close = stop != std::string_view::npos && line[stop] == '$' ? stop : std::string_view::npos;
+      if (close != std::string_view::npos && close > 0 && line[close - 1] == '\\') close = std::string_view::npos;
+      if (close != std::string_view::npos && !IsMoney(line.substr(0, close))) {
+        spans.push_back({at, at + close + 2, line.substr(0, close)});
+        at += close + 2;
+        continue;
+      }
+    }
+    ++at;
+  }
+  return spans;
+}
+
+bool HoldsValue(std::string_view formula) {
+  for (const char c : formula) {
+    if (IsDigit(c) || c == '=' || c == '<' || c == '>' || c == ',') return true;
+  }
+  for (const std::string_view command : {"\\le", "\\ge", "\\ne", "\\frac", "\\dfrac", "\\sqrt", "\\begin", "\\in", "\\cup", "\\pi", "\\text",
+                                         "\\pm", "\\infty", "\\lt", "\\gt", "\\emptyset", "^", "+"}) {
+    if (formula.find(command) != std::string_view::npos) return true;
+  }
+  return false;
+}
+
+namespace {
+
+// The number at `at`, where a digit or a point with a digit stands: where it ends.
+size_t NumberEnd(std::string_view text, size_t at) {
+  const auto digits = [&](size_t from) {
+    size_t end = from;
+    while (end < text.size() && IsDigit(text[end])) ++end;
+    return end;
+  };
+  size_t end = at;
+  while (true) {
+    end = digits(end);
+    if (end + 1 >= text.size() || !IsDigit(text[end + 1])) break;
+    if (text[end] != ',' && text[end] != '.') break;
+    ++end;
+  }
+  // "1 000 000"
+  while (digits(at) - at <= 3 && end + 3 < text.size() && text[end] == ' ' && digits(end + 1) == end + 4 && end - at <= 15 &&
+         (end + 4 >= text.size() || (text[end + 4] != '/'))) {
+    end += 4;
+  }
+  // A fraction, or the fraction of a mixed number.
+  if (end + 1 < text.size() && text[end] == '/' && IsDigit(text[end + 1])) return digits(end + 1);
+  if (end + 3 < text.size() && text[end] == ' ' && IsDigit(text[end + 1])) {
+    const size_t slash = digits(end + 1);
+    if (slash + 1 < text.size() && text[slash] == '/' && IsDigit(text[slash + 1])) return digits(slash + 1);
+  }
+  return end;
+}
+
+struct NumberSpan {
+  size_t begin = 0;
+  size_t end = 0;
+  bool percent = false;
+};
+
+// The next number at or behind `from`.
+std::optional<NumberSpan> NextNumber(std::string_view text, size_t from) {
+  for (size_t at = from; at < text.size(); ++at) {
+    const bool point = text[at] == '.' && at + 1 < text.size() && IsDigit(text[at + 1]) && (at == 0 || !IsDigit(text[at - 1]));
+    if (!IsDigit(text[at]) && !point) continue;
+    const size_t begin = at;
+    const size_t end = NumberEnd(text, point ? at + 1 : at);
+    const bool in_word = begin > 0 && (IsLetter(text[begin - 1]) || text[begin - 1] == '_');
+    const bool word_follows = end + 1 < text.size() && text[end] >= 'A' && text[end] <= 'Z' && IsLetter(text[end + 1]);
+    if (in_word || word_follows) {
+      at = end - 1;
+      continue;
+    }
+    NumberSpan span{begin, end, false};
+    std::string_view sign;
+    if (begin >= 1 && text[begin - 1] == '-') sign = "-";
+    if (begin >= 3 && text.substr(begin - 3, 3) == "−") sign = "−";
+    if (begin >= 2 && text[begin - 1] == '$' && text[begin - 2] == '-') sign = "-$";
+    if (!sign.empty()) {
+      const size_t mark = begin - sign.size();
+      const char before = mark > 0 ? text[mark - 1] : ' ';
+      if (!IsDigit(before) && !IsLetter(before) && before != ')' && before != '}') span.begin = mark;
+    }
+    std::string_view behind = text.substr(end, 12);
+    while (!behind.empty() && (behind[0] == ' ' || behind[0] == '\\')) behind.remove_prefix(1);
+    span.percent = StartsWith(behind, "%") || StartsWith(behind, "percent") || StartsWith(behind, "pct");
+    return span;
+  }
+  return std::nullopt;
+}
+
+std::string TextOf(std::string_view text, const NumberSpan& span) {
+  std::string number(text.substr(span.begin, span.end - span.begin));
+  number.erase(std::remove(number.begin(), number.end(), '$'), number.end());
+  return span.percent ? number + "%" : number;
+}
+
+}  // namespace
+
+std::optional<std::string> FirstNumber(std::string_view text) {
+  const auto span = NextNumber(text, 0);
+  if (!span) return std::nullopt;
+  return TextOf(text, *span);
+}
+
+std::optional<std::string> LastFormulaOrNumber(std::string_view text) {
+  const std::vector<FormulaSpan> spans = FindFormulas(text);
+  // The last number outside of all formulas.
+  std::optional<NumberSpan> number;
+  size_t next_span = 0;
+  for (auto found = NextNumber(text, 0); found; found = NextNumber(text, found->end)) {
+    while (next_span < spans.size() && spans[next_span].end <= found->begin) ++next_span;
+    const bool inside = next_span < spans.size() && spans[next_span].begin < found->begin;
+    if (!inside) number = found;
+  }
+  size_t tries = 0;
+  for (size_t i = spans.size(); i-- > 0 && tries < kMaxTries;) {
+    if (number && number->begin >= spans[i].end) break;
+    if (!HoldsValue(spans[i].inside)) continue;
+    ++tries;
+    if (IsWholeAnswer(spans[i].inside, 8)) {
+      const size_t end = spans[i].end;
+      const std::string_view behind = text.substr(std::min(end + (end < text.size() && text[end] == ' ' ? 1 : 0), text.size()));
+      const bool percent = StartsWith(behind, "%") || StartsWith(behind, "percent");
+      return std::string(spans[i].inside) + (percent ? " percent" : "");
+    }
+  }
+  if (number) return TextOf(text, *number);
+  // No formula could be read: the last number of any.
+  std::optional<NumberSpan> any;
+  for (auto found = NextNumber(text, 0); found; found = NextNumber(text, found->end)) any = found;
+  if (any) return TextOf(text, *any);
+  if (!spans.empty()) return std::string(spans.back().inside);
+  return std::nullopt;
+}
+
+}  // namespace pith::grade
