@@ -129,7 +129,7 @@ Status RunChat(const Cli& cli, const ChatOptions& options) {
       continue;
     }
     if (line == "/help") {
-      std::fputs(kHelp, stdout);
+      std::fputs(kHelp, cli.json() ? stderr : stdout);
       continue;
     }
     if (line[0] == '/') {

@@ -197,7 +197,7 @@ void AddPackCommand(Cli& cli) {
   moments->type_name("FILE");
   SetCompletion(moments, {CompletionHint::Kind::kFile, {}});
   AddThreadsOption(app, options->threads);
-  app->add_flag("--force", options->force, "Replace a model that is at DIR");
+  app->add_flag("--force", options->force, "Replace a packed model that is at DIR");
   app->add_flag("--list-cache", options->list_cache, "Show the models that were packed into the cache folder");
   cli.OnRun(app, [&cli, options] { return RunPack(cli, *options); });
 }

@@ -68,7 +68,7 @@ void AddPplCommand(Cli& cli) {
       ->check(CLI::Range(2, 1 << 24))
       ->capture_default_str();
   app->add_option("--tokens", options->perplexity.max_tokens, "Only the first so many tokens of the file; 0 = all")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
       ->capture_default_str();
   cli.OnRun(app, [&cli, options] { return RunPpl(cli, *options); });
 }

@@ -1,6 +1,7 @@
 #include "command.h"
 
 #include <cerrno>
+#include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -101,12 +102,19 @@ CLI::Option* AddModelOption(CLI::App* app, std::string& model) {
 
 CLI::Option* AddThreadsOption(CLI::App* app, int& threads) {
   return app->add_option("-t,--threads", threads, "Threads to compute with; all cores when not given")
-      ->check(CLI::Range(1, 1024))
+      ->check(CLI::Range(1, 256))
       ->type_name("N");
 }
 
 CLI::Option* AddSeedOption(CLI::App* app, uint64_t& seed) {
+  // The parser alone would take -1 and numbers beyond 64 bits for the largest one.
+  const auto check = [](const std::string& text) {
+    uint64_t value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    return error == std::errc() && end == text.data() + text.size() ? "" : "'" + text + "' is not 0 to 2^64 - 1";
+  };
   return app->add_option("-s,--seed", seed, "Seed of the random numbers; the same seed gives the same text")
+      ->check(CLI::Validator(check, ""))
       ->type_name("N");
 }
 

@@ -22,7 +22,7 @@ void AddEngineOptions(CLI::App* app, EngineFlags& flags) {
       ->capture_default_str();
   app->add_option("-c,--ctx,--ctx-size", flags.context,
                   "Most tokens of a conversation; 0 = what the model was made for")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
       ->capture_default_str();
   AddThreadsOption(app, flags.threads);
 }

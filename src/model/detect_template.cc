@@ -171,8 +171,12 @@ Result<TemplateFamily> CheckpointTemplate(const Checkpoint& checkpoint) {
     return DetectTemplate({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
   }
   if (file.error().code != ErrorCode::kNotFound) return file.error();
-  PITH_ASSIGN(const std::string text, TemplateOfConfig((dir / "tokenizer_config.json").string()));
-  return DetectTemplate(text);
+  const Result<std::string> text = TemplateOfConfig((dir / "tokenizer_config.json").string());
+  if (text.ok()) return DetectTemplate(*text);
+  if (text.error().code != ErrorCode::kNotFound) return text.error();
+  return Error{ErrorCode::kUnsupported, "'" + checkpoint.path() +
+                                            "' has neither chat_template.jinja nor tokenizer_config.json; choose a "
+                                            "chat template with --template"};
 }
 
 }  // namespace pith

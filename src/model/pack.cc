@@ -99,6 +99,19 @@ void ReleaseRows(const Tensor& tensor, int64_t begin, int64_t end) {
                        static_cast<uint64_t>(end - begin) * row_bytes);
 }
 
+// Whether a directory holds what PackCheckpoint wrote and nothing beside it, so that it may be removed.
+bool IsPackedModel(const fs::path& folder) {
+  std::error_code error;
+  if (!fs::exists(folder / kPackRecord, error)) return false;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    const bool known = name == "config.json" || name == "model.safetensors" || name.rfind("pith-", 0) == 0 ||
+                       std::find(kCompanions.begin(), kCompanions.end(), name) != kCompanions.end();
+    if (!known) return false;
+  }
+  return !error;
+}
+
 class Packer {
  public:
   Packer(const Checkpoint& checkpoint, const PackRecipe& recipe, const PackOptions& options)
@@ -285,8 +298,9 @@ class Packer {
       if (!options_.overwrite) {
         return Error{ErrorCode::kInvalidArgument, "'" + out_dir + "' is there already"};
       }
-      if (!fs::exists(fs::path(out_dir) / "config.json", error)) {
-        return Error{ErrorCode::kInvalidArgument, "'" + out_dir + "' is there and is not a model; it is not replaced"};
+      if (!IsPackedModel(out_dir)) {
+        return Error{ErrorCode::kInvalidArgument,
+                     "'" + out_dir + "' is there and holds something else than a packed model; it is not replaced"};
       }
     }
     fs::path target = fs::path(out_dir).lexically_normal();

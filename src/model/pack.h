@@ -23,7 +23,7 @@ inline constexpr int kPackVersion = 2;
 
 struct PackOptions {
   int threads = 0;         // 0 = one per hardware thread
-  bool overwrite = false;  // replace a directory that is there
+  bool overwrite = false;  // replace a packed model that is there
   // For recipes that weigh inputs: the moments, or what measures them when they are needed.
   const InputMoments* moments = nullptr;
   std::function<Result<InputMoments>()> measure_moments;

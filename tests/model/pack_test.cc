@@ -301,7 +301,18 @@ TEST(Pack, DestinationThatIsThere) {
   options.overwrite = true;
   ASSERT_TRUE(PackCheckpoint(*source, Recipe("w8"), dir + "/packed", options).ok());
   EXPECT_EQ(Open(dir + "/packed")->quantization()->linear.bits, 8);
-  // Only models are replaced, and an empty directory may be filled.
+  // Only packed models are replaced, not other directories with a config.json, the source among them; and an empty
+  // directory may be filled.
+  fs::create_directory(dir + "/project");
+  for (const char* name : {"config.json", "main.cc"}) std::ofstream(dir + "/project/" + name) << "{}";
+  EXPECT_FALSE(PackCheckpoint(*source, Recipe("w8"), dir + "/project", options).ok());
+  EXPECT_TRUE(fs::exists(dir + "/project/main.cc"));
+  std::ofstream(dir + "/packed/notes.txt") << "mine";
+  EXPECT_FALSE(PackCheckpoint(*source, Recipe("w8"), dir + "/packed", options).ok());
+  EXPECT_TRUE(fs::exists(dir + "/packed/notes.txt"));
+  fs::copy(source->path(), dir + "/source", fs::copy_options::recursive);
+  EXPECT_FALSE(PackCheckpoint(*Open(dir + "/source"), Recipe("w8"), dir + "/source", options).ok());
+  EXPECT_NE(Open(dir + "/source"), nullptr);
   fs::create_directory(dir + "/photos");
   std::ofstream(dir + "/photos/cat.jpg") << "meow";
   EXPECT_FALSE(PackCheckpoint(*source, Recipe("w8"), dir + "/photos", options).ok());
