@@ -481,7 +481,9 @@ class Parser {
     ExprPtr first = ParseFactor();
     if (first == nullptr) return nullptr;
     if (IsPlainInteger(first) && tokens_[at_ - 1].kind == TokenKind::kNumber) {
-      if (ExprPtr mixed = TryMixed(first)) first = mixed;
+      if (ExprPtr mixed = TryMixed(first)) {
+        first = TakeSign("%") ? Make(ExprKind::kQuantity, {mixed}, "percent") : mixed;
+      }
     }
     if (too_hard_) return nullptr;
     std::vector<ExprPtr> factors = {first};
@@ -495,6 +497,14 @@ class Parser {
         ExprPtr divisor = ParseSignedFactor();
         if (divisor == nullptr) return nullptr;
         ExprPtr dividend = factors.size() == 1 ? factors[0] : Make(ExprKind::kProduct, factors);
+        if (dividend == nullptr) return nullptr;
+        // 4/9% is (4/9)%
+        if (divisor->kind == ExprKind::kQuantity && divisor->name == "percent") {
+          ExprPtr quotient = Make(ExprKind::kQuotient, {dividend, divisor->args[0]});
+          if (quotient == nullptr) return nullptr;
+          factors = {Make(ExprKind::kQuantity, {quotient}, "percent")};
+          continue;
+        }
         factors = {Make(ExprKind::kQuotient, {dividend, divisor})};
       } else if (AtFactor()) {
         // Two numbers side by side are no product.

@@ -105,12 +105,14 @@ class Comparer {
       return Compare(g->args[1], p->args[1]);
     }
     if (membership(*g)) return Compare(g->args[1], p);
-    if (membership(*p) && g->kind == ExprKind::kRelation) return CompareInequalities(g, p->args[1], true);
+    if (membership(*p) && g->kind == ExprKind::kRelation) {
+      return CompareRealSets(g, p->args[1]).value_or(Sameness::kDifferent);
+    }
     if (membership(*p)) return Compare(g, p->args[1]);
 
-    if (IsSetNotation(*g) || IsSetNotation(*p) || HoldsInequality(*g) || HoldsInequality(*p)) {
-      const Sameness sets = CompareInequalities(g, p, IsSetNotation(*p));
-      if (sets != Sameness::kDifferent || g->kind != p->kind || g->kind == ExprKind::kUnion) return sets;
+    const bool both_tuples = g->kind == ExprKind::kTuple && p->kind == ExprKind::kTuple;
+    if (!both_tuples && (IsSetNotation(*g) || IsSetNotation(*p) || HoldsInequality(*g) || HoldsInequality(*p))) {
+      if (const auto sets = CompareRealSets(g, p)) return *sets;
     }
     if (g->kind == ExprKind::kRelation && p->kind == ExprKind::kRelation) return CompareRelations(*g, *p);
     if (g->kind == ExprKind::kRatio || p->kind == ExprKind::kRatio) return CompareRatios(g, p);
@@ -131,25 +133,32 @@ class Comparer {
            });
   }
 
-  // Both sides as sets of reals, when they can be that; otherwise kDifferent, so that other readings can be tried.
-  // `predicted_notation`: the predicted side is in set notation, which may answer an inequality.
-  Sameness CompareInequalities(const ExprPtr& g, const ExprPtr& p, bool predicted_notation) {
+  // Both sides as sets of reals; nothing when one of them is none.
+  std::optional<Sameness> CompareRealSets(const ExprPtr& g, const ExprPtr& p) {
     std::string symbol_g;
     std::string symbol_p;
     auto set_g = SetFromNotation(*g, budget_);
-    auto set_p = SetFromNotation(*p, budget_);
     const bool notation_g = set_g.has_value();
-    const bool notation_p = set_p.has_value();
     if (!set_g) set_g = SetFromInequality(*g, &symbol_g, budget_);
+    if (!set_g) return std::nullopt;
+    auto set_p = SetFromNotation(*p, budget_);
+    const bool notation_p = set_p.has_value();
     if (!set_p) set_p = SetFromInequality(*p, &symbol_p, budget_);
-    if (set_g && set_p) {
-      if (options_.directed && notation_g && !notation_p && !predicted_notation) return Sameness::kDifferent;
-      if (!symbol_g.empty() && !symbol_p.empty() && symbol_g != symbol_p) return Sameness::kDifferent;
-      return CompareSets(*set_g, *set_p, budget_);
+    if (!set_p) return std::nullopt;
+    if (options_.directed && notation_g && !notation_p) return Sameness::kDifferent;
+    if (!symbol_g.empty() && !symbol_p.empty() && symbol_g != symbol_p) return Sameness::kDifferent;
+    if (set_g->size() != set_p->size()) return Sameness::kDifferent;
+    Sameness total = Sameness::kSame;
+    for (size_t i = 0; i < set_g->size(); ++i) {
+      const RealPart& a = (*set_g)[i];
+      const RealPart& b = (*set_p)[i];
+      if (a.low_closed != b.low_closed || a.high_closed != b.high_closed) return Sameness::kDifferent;
+      for (const Sameness same : {CompareScalars(a.low, b.low), CompareScalars(a.high, b.high)}) {
+        if (same == Sameness::kDifferent) return same;
+        if (same == Sameness::kUnknown) total = same;
+      }
     }
-    if (g->kind == ExprKind::kRelation && p->kind == ExprKind::kRelation) return CompareRelations(*g, *p);
-    if (g->kind == p->kind) return CompareCollections(g, p);
-    return Sameness::kDifferent;
+    return total;
   }
 
   struct Pair {
@@ -171,6 +180,11 @@ class Comparer {
   Sameness ComparePairs(const Pair& a, const Pair& b) {
     if (a.op != b.op || !IsScalar(*a.low) || !IsScalar(*a.high) || !IsScalar(*b.low) || !IsScalar(*b.high)) {
       return Sameness::kDifferent;
+    }
+    // The same left side: the right sides are compared as values.
+    if (a.op == "=" && FreeSymbols(*a.high).empty() && FreeSymbols(*b.high).empty() &&
+        StructureKey(*a.low) == StructureKey(*b.low)) {
+      return CompareScalars(a.high, b.high);
     }
     const ExprPtr f = MakeNode(ExprKind::kSum, {a.high, Negate(a.low)});
     const ExprPtr g = MakeNode(ExprKind::kSum, {b.high, Negate(b.low)});

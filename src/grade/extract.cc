@@ -288,8 +288,9 @@ std::optional<std::string> ClauseAnswer(std::string_view clause, int rounds) {
   const std::string_view trimmed = TrimAnswer(clause);
   if (trimmed.empty()) return std::nullopt;
   if (auto boxed = BoxedAnswer(clause)) return boxed->text;
-  if (IsWholeAnswer(trimmed, kMaxShortWords)) return std::string(trimmed);
+  if (IsWholeAnswer(trimmed, 0)) return std::string(trimmed);
   if (auto choice = LeadingChoice(trimmed)) return choice;
+  if (IsWholeAnswer(trimmed, kMaxShortWords)) return std::string(trimmed);
   const std::vector<FormulaSpan> spans = grade::FindFormulas(clause);
   if (!spans.empty()) {
     const size_t before = clause.substr(0, spans[0].begin).find_first_not_of(" *\"\\");

@@ -58,6 +58,53 @@ bool IsMoney(std::string_view inside) {
 
 }  // namespace
 
+namespace {
+
+// A formula without marks around it, from the command at `at`: "(\\frac{2}{5})", "x=3\\sqrt{2}+1". `from` is where it may begin
+// at the earliest.
+std::optional<FormulaSpan> BareFormula(std::string_view text, size_t at, size_t from) {
+  constexpr std::string_view kSigns = "0123456789.+-*/^_()[]=<>!'|,";
+  const std::string_view rest = text.substr(at, 8);
+  bool begins = false;
+  for (const std::string_view command : {"\\frac", "\\dfrac", "\\tfrac", "\\cfrac", "\\sqrt"}) begins |= StartsWith(rest, command);
+  if (!begins) return std::nullopt;
+  size_t begin = at;
+  while (begin > from && (kSigns.find(text[begin - 1]) != std::string_view::npos)) --begin;
+  if (begin > from && IsLetter(text[begin - 1]) && (begin < 2 || !IsLetter(text[begin - 2])) && begin < at && text[begin] == '=') --begin;
+  size_t end = at;
+  const size_t stop = std::min(text.size(), at + 400);
+  while (end < stop) {
+    const char c = text[end];
+    if (c == '{') {
+      int depth = 0;
+      size_t close = end;
+      for (; close < stop; ++close) {
+        if (text[close] == '{') ++depth;
+        if (text[close] == '}' && --depth == 0) break;
+      }
+      if (close >= stop) return std::nullopt;
+      end = close + 1;
+    } else if (c == '\\' && end + 1 < stop && IsLetter(text[end + 1])) {
+      ++end;
+      while (end < stop && IsLetter(text[end])) ++end;
+    } else if (kSigns.find(c) != std::string_view::npos) {
+      ++end;
+    } else if (IsLetter(c) && (end + 1 >= text.size() || !IsLetter(text[end + 1])) && !IsBlank(text[end - 1])) {
+      ++end;
+    } else if (c == ' ' && end + 1 < stop && std::string_view("+-*/=^\\").find(text[end + 1]) != std::string_view::npos) {
+      ++end;
+    } else if (c == ' ' && end > at && std::string_view("+-*/=").find(text[end - 1]) != std::string_view::npos) {
+      ++end;
+    } else {
+      break;
+    }
+  }
+  while (end > at && std::string_view(".,=+-*/").find(text[end - 1]) != std::string_view::npos) --end;
+  return FormulaSpan{begin, end, text.substr(begin, end - begin)};
+}
+
+}  // namespace
+
 std::vector<FormulaSpan> FindFormulas(std::string_view text) {
   std::vector<FormulaSpan> spans;
   // Where no closing mark was found once, none follows.
@@ -94,6 +141,11 @@ std::vector<FormulaSpan> FindFormulas(std::string_view text) {
             continue;
           }
         }
+      }
+      if (const auto bare = BareFormula(text, at, spans.empty() ? 0 : spans.back().end)) {
+        spans.push_back(*bare);
+        at = bare->end;
+        continue;
       }
       at += 2;
       continue;

@@ -36,7 +36,8 @@ const Table& Functions() {
       {"log", "log"},         {"ln", "log"},          {"lg", "lg"},           {"sqrt", "sqrt"},
       {"cbrt", "cbrt"},       {"abs", "abs"},         {"floor", "floor"},     {"ceil", "ceil"},
       {"ceiling", "ceil"},    {"gcd", "gcd"},         {"lcm", "lcm"},         {"min", "min"},
-      {"max", "max"},         {"factorial", "factorial"},                     {"binomial", "binom"}};
+      {"max", "max"},         {"factorial", "factorial"},                     {"binomial", "binom"},
+      {"Abs", "abs"},         {"Min", "min"},         {"Max", "max"}};
   return table;
 }
 

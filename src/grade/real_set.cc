@@ -288,18 +288,4 @@ std::optional<RealSet> SetFromInequality(const Expr& expr, std::string* symbol, 
   return either ? Tidy(std::move(all), budget) : common;
 }
 
-Sameness CompareSets(const RealSet& a, const RealSet& b, WorkBudget* budget) {
-  if (a.size() != b.size()) return Sameness::kDifferent;
-  for (size_t i = 0; i < a.size(); ++i) {
-    if (a[i].low_closed != b[i].low_closed || a[i].high_closed != b[i].high_closed) return Sameness::kDifferent;
-    int low = 0;
-    int high = 0;
-    if (!Order(*a[i].low, *b[i].low, &low, budget) || !Order(*a[i].high, *b[i].high, &high, budget)) {
-      return Sameness::kUnknown;
-    }
-    if (low != 0 || high != 0) return Sameness::kDifferent;
-  }
-  return Sameness::kSame;
-}
-
 }  // namespace pith::grade

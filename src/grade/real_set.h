@@ -28,6 +28,4 @@ std::optional<RealSet> SetFromNotation(const Expr& expr, WorkBudget* budget);
 // joined by "and", "or" or commas. Nothing when it is none of these.
 std::optional<RealSet> SetFromInequality(const Expr& expr, std::string* symbol, WorkBudget* budget);
 
-Sameness CompareSets(const RealSet& a, const RealSet& b, WorkBudget* budget);
-
 }  // namespace pith::grade
