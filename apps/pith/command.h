@@ -84,6 +84,7 @@ void AddEvalCommand(Cli& cli);
 void AddPplCommand(Cli& cli);
 void AddPackCommand(Cli& cli);
 void AddPullCommand(Cli& cli);
+void AddGradeCommand(Cli& cli);
 void AddInspectCommand(Cli& cli);
 void AddTokenizeCommand(Cli& cli);
 void AddCompletionCommand(Cli& cli);

@@ -7,6 +7,7 @@ int main(int argc, char** argv) {
   pith::AddChatCommand(cli);
   pith::AddBenchCommand(cli);
   pith::AddPplCommand(cli);
+  pith::AddGradeCommand(cli);
   pith::AddInspectCommand(cli);
   pith::AddPackCommand(cli);
   pith::AddPullCommand(cli);
