@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "engine/generate.h"
 #include "json_output.h"
+#include "reason/answer.h"
 
 namespace pith {
 
@@ -19,12 +19,17 @@ uint64_t PeakRss();
 
 struct RunStats {
   TextModel& model;
-  const GenerateResult& result;
+  const AnswerResult& result;
   double ready_seconds;  // program start to model loaded
 
-  OrderedJson Usage() const;    // prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens, answer_tokens
+  // prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens, answer_tokens (sums over the responses), and
+  // what sharing and early stop saved
+  OrderedJson Usage() const;
   OrderedJson Timings() const;  // seconds and rates
   std::string Line() const;     // one line for people
 };
+
+// What a question gave, as every subcommand writes it: docs/cli.md, "The JSON of an answer".
+OrderedJson AnswerJson(const AnswerResult& result, const RunStats& stats);
 
 }  // namespace pith

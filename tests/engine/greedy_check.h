@@ -3,11 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
 #include "base/json.h"
-#include "engine/generate.h"
+#include "engine/text_model.h"
 #include "support/data.h"
 
 namespace pith::testing {
@@ -32,19 +33,22 @@ inline void CompareGreedy(const std::string& name, const std::string& path, KvTy
     const auto want = prompt["bf16"]["ids"].get<std::vector<int32_t>>();
     const auto gaps = prompt["bf16"]["gaps"].get<std::vector<double>>();
     Sequence sequence = (*model)->engine().NewSequence();
-    GenerateOptions generate;
-    generate.sampling.temperature = 0;
-    generate.ignore_eos = true;
-    generate.max_tokens = static_cast<int64_t>(want.size());
-    const auto result = Generate(**model, sequence, *ids, generate);
-    ASSERT_TRUE(result.ok()) << result.error().message;
+    auto output = (*model)->engine().Prefill(sequence, *ids, nullptr, {});
+    std::vector<int32_t> tokens;
+    while (true) {
+      ASSERT_TRUE(output.ok()) << output.error().message;
+      const auto logits = output->LogitsRow(0);
+      tokens.push_back(static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin()));
+      if (tokens.size() == want.size()) break;
+      const StepItem item{&sequence, {&tokens.back(), 1}, nullptr, Rows::kLast, Rows::kNone};
+      output = (*model)->engine().Step({&item, 1});
+    }
     size_t step = 0;
-    while (step < want.size() && result->tokens[step] == want[step]) ++step;
+    while (step < want.size() && tokens[step] == want[step]) ++step;
     if (step == want.size()) {
       ++equal;
     } else {
-      EXPECT_LT(gaps[step], 1e-2) << name << ": token " << step << " is " << result->tokens[step] << ", not "
-                                  << want[step];
+      EXPECT_LT(gaps[step], 1e-2) << name << ": token " << step << " is " << tokens[step] << ", not " << want[step];
     }
   }
   std::printf("%s: %d of %zu prompts equal for all steps\n", name.c_str(), equal, (*golden)["prompts"].size());

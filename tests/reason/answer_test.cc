@@ -134,7 +134,8 @@ TEST(AnswerTest, StreamsDifferRepeatAndShareThePrompt) {
 
 TEST(AnswerTest, MajorityIsTheAnswer) {
   ScriptedModel scripted;
-  scripted.responses = {"a \\boxed{1/2}", "b \\boxed{0.5}", "c \\boxed{3}", "d nothing"};
+  scripted.responses = {"a \\boxed{1/2}", "b \\boxed{0.5}", "c \\boxed{3}",
+                        "d This is a hard question, and I do not see what it asks for or how one would begin with it."};
   const AnswerResult answer = Solve(scripted, Ask(scripted, "pick", Sampled(32)));
   ASSERT_EQ(answer.vote.candidates.size(), 2U);
   EXPECT_EQ(answer.vote.candidates[0].answer, "0.5");
