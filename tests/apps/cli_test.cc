@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -220,6 +221,82 @@ TEST_F(CliModelTest, IdsThatAreNoneAreRefused) {
     EXPECT_TRUE(outcome.status == 2 || outcome.status == 5) << ids << outcome.out;
     EXPECT_TRUE(OneLineOfJson(outcome).contains("error")) << ids;
   }
+}
+
+// Fields that scripts rely on (docs/cli.md).
+TEST_F(CliModelTest, AskKeepsItsJson) {
+  PITH_REQUIRE_MODEL(model, "smollm2-135m");
+  const std::string ask = "$PITH ask -w stored -m " + model + " --temp 0 --max-tokens 6 --json ";
+  const Json direct = OneLineOfJson(Shell(ask + "--reason off 'Say hello.'"));
+  EXPECT_FALSE(direct["text"].get<std::string>().empty());
+  EXPECT_EQ(direct["route"], "direct");
+  EXPECT_EQ(direct["usage"]["completion_tokens"], 6);
+  EXPECT_GT(direct["usage"]["prompt_tokens"].get<int>(), 6);
+  EXPECT_GT(direct["timings"]["first_token_s"].get<double>(), 0);
+  EXPECT_EQ(OneLineOfJson(Shell("printf 'Say hello.' | " + ask + "--reason off"))["text"], direct["text"]);
+  EXPECT_EQ(OneLineOfJson(Shell(ask + "--reason on 'Say hello.'"))["route"], "reason");
+  ExpectJsonError(ask + "--ctx 8 'Say hello.'", ErrorCode::kContextOverflow);
+  for (const char* bad : {"--temp -1", "--temp 1e309", "--top-k -1", "--top-p 1.5", "--min-p nan", "--seed -1",
+                          "--seed 18446744073709551616", "--max-tokens 0", "--max-tokens 2147483648", "--ctx -1",
+                          "--ctx 9223372036854775808", "--threads 0", "--kv-type int3", "--weights w5"}) {
+    ExpectJsonError(ask + "Hello " + bad, ErrorCode::kInvalidArgument);
+  }
+}
+
+TEST_F(CliModelTest, ChatAnswersEachLine) {
+  PITH_REQUIRE_MODEL(model, "smollm2-135m");
+  const Outcome outcome = Shell(
+      "printf '%s\\n' 'Say hello.' /help /reset 'Say hello.' /exit 'not read' | "
+      "$PITH chat --json -w stored --max-tokens 4 -m " +
+      model);
+  EXPECT_EQ(outcome.status, 0) << outcome.error;
+  std::istringstream lines(outcome.out);
+  std::vector<Json> answers;
+  for (std::string line; std::getline(lines, line);) answers.push_back(*ParseJson(line, "answer"));
+  ASSERT_EQ(answers.size(), 2u) << outcome.out;
+  EXPECT_FALSE(answers[0]["text"].get<std::string>().empty());
+  EXPECT_EQ(answers[1]["text"], answers[0]["text"]) << "/reset has not forgotten the first turn";
+}
+
+TEST_F(CliModelTest, PplAndBenchKeepTheirJson) {
+  PITH_REQUIRE_MODEL(model, "smollm2-135m");
+  const std::string file = TempDir() + "/text";
+  std::ofstream(file)
+      << "The quick brown fox jumps over the lazy dog. The lazy dog does not mind at all, and sleeps on.";
+  const Json ppl = OneLineOfJson(Shell("$PITH ppl -w stored --ctx 16 --json -m " + model + " --file " + file));
+  EXPECT_GT(ppl["ppl"].get<double>(), 1);
+  EXPECT_GT(ppl["tokens"].get<int>(), 16);
+  EXPECT_EQ(ppl["window"], 16);
+  const Json bench = OneLineOfJson(
+      Shell("$PITH bench -w stored -p 8 -n 2 -d 8 -r 1 --streams 1,2 --random-adapter 8 --json -m " + model));
+  std::vector<std::string> names;
+  for (const Json& row : bench["rows"]) {
+    EXPECT_GT(row["median_tokens_per_second"].get<double>(), 0);
+    names.push_back(row["test"].get<std::string>() + (row["adapter"].get<bool>() ? " on" : " off"));
+  }
+  for (const char* name : {"pp8 off", "tg2 off", "tg2@d8 off", "tg2 on", "tg2@d8 on"}) {
+    EXPECT_EQ(std::count(names.begin(), names.end(), name), 1) << name;
+  }
+  EXPECT_EQ(bench["file_bytes"], 98362432);
+  EXPECT_GT(bench["ready_s"].get<double>(), 0);
+}
+
+// Loading makes no second copy of packed weights: 1.15 times (file + KV) and 64 MiB.
+TEST_F(CliModelTest, PackedModelRunsInTheMemoryOfItsFile) {
+  PITH_REQUIRE_MODEL(model, "smollm2-135m");
+  const std::string packed = TempDir() + "/packed";
+  const Json report = OneLineOfJson(Shell("$PITH pack --json --recipe keep " + model + " " + packed));
+  EXPECT_EQ(report["recipe"].get<std::string>().rfind("keep", 0), 0u);
+  EXPECT_GT(report["bits_per_weight"].get<double>(), 4);
+  EXPECT_EQ(report["tensors"].size(), 212u);  // 30 layers of 7 linears, embedding, head
+  // 600 tokens of prompt, so that the KV cache counts.
+  const Json answer = OneLineOfJson(Shell(
+      "for i in $(seq 120); do printf 'one two three four '; done | $PITH ask --json --max-tokens 8 -m " + packed));
+  const auto tokens = answer["usage"]["prompt_tokens"].get<double>() + 8;
+  ASSERT_GT(tokens, 400);
+  const double kv = tokens * 30 * 3 * 2 * (64 + 4);
+  const double file = report["bytes"].get<double>();
+  EXPECT_LE(answer["timings"]["peak_rss_bytes"].get<double>(), 1.15 * (file + kv) + 64 * 1024 * 1024);
 }
 
 TEST_F(CliModelTest, InspectTellsTheModel) {
