@@ -172,7 +172,9 @@ Result<PhaseTiming> ParseTiming(std::string_view line, const std::string& where)
 Result<int> OpenCut(const std::string& path, uint64_t bytes) {
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (fd < 0) return IoError("open", path);
-  if (::ftruncate(fd, static_cast<off_t>(bytes)) != 0 || ::fsync(fd) != 0) {
+  const off_t end = ::lseek(fd, 0, SEEK_END);
+  const bool longer = end != static_cast<off_t>(bytes);
+  if (end < 0 || (longer && (::ftruncate(fd, static_cast<off_t>(bytes)) != 0 || ::fsync(fd) != 0))) {
     const Error error = IoError("cut", path);
     ::close(fd);
     return error;
@@ -363,8 +365,9 @@ Status EvalFolder::Read() {
       keep = end + 1;
     }
   }
+  const bool fresh = generations_.empty() && !fs::exists(timing_path, error);
   PITH_ASSIGN(timing_fd_, OpenCut(timing_path, keep));
-  return SyncFolder(path_);
+  return fresh ? SyncFolder(path_) : Status();
 }
 
 void EvalFolder::NoteTiming(const PhaseTiming& timing) {

@@ -71,8 +71,8 @@ OrderedJson RowsJson(const EvalRecord& record) {
   std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) {
     const auto key = [](const auto& item) {
       const Generation& generation = *item.second;
-      return std::make_tuple(item.first, generation.key.mode, generation.key.cap, generation.key.repeat,
-                             generation.stream);
+      const int without_first = -static_cast<int>(generation.key.mode);  // off, on, auto
+      return std::make_tuple(item.first, without_first, generation.key.cap, generation.key.repeat, generation.stream);
     };
     return key(a) < key(b);
   });

@@ -32,9 +32,9 @@ struct EvalProgress {
 };
 
 struct RunEvalOptions {
-  int64_t max_streams = 32;                              // that decode together; results do not depend on it
-  std::function<void(const EvalProgress&)> on_progress;  // after every step of the engine
-  const std::atomic<bool>* cancel = nullptr;             // kCancelled once true; what is finished is kept
+  int64_t max_streams = 32;                                   // that decode together; results do not depend on it
+  std::function<void(const EvalProgress&)> on_progress = {};  // after every step of the engine
+  const std::atomic<bool>* cancel = nullptr;                  // kCancelled once true; what is finished is kept
 };
 
 // Modes one after the other, in each the caps from the largest down. A response that came to its own end well below a

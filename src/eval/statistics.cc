@@ -11,7 +11,10 @@ namespace pith {
 
 double Mean(std::span<const double> values) {
   if (values.empty()) return 0;
-  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+  // From the first value on, so that the mean of equal values is that value.
+  double sum = 0;
+  for (const double value : values) sum += value - values[0];
+  return values[0] + sum / static_cast<double>(values.size());
 }
 
 double StandardDeviation(std::span<const double> values) {

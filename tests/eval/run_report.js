@@ -1,0 +1,59 @@
+// node run_report.js report.html: runs the scripts of a report on a small stand-in for the browser, and prints what they
+// drew. The chart library is loaded too, but the page's calls go to a recorder: there is no canvas here.
+'use strict';
+const fs = require('fs');
+const vm = require('vm');
+
+const html = fs.readFileSync(process.argv[2], 'utf8');
+const scripts = [];
+for (const match of html.matchAll(/<script([^>]*)>([\s\S]*?)<\/script>/g)) scripts.push({attributes: match[1], text: match[2]});
+if (scripts.length !== 3) throw new Error('expected 3 scripts, found ' + scripts.length);
+
+class Node {
+  constructor(tag) { this.tag = tag; this.children = []; this.attributes = {}; this.listeners = {}; this.parentNode = null; this.own = ''; }
+  get textContent() { return this.own + this.children.map((c) => c.textContent).join('\n'); }
+  set textContent(text) { this.children = []; this.own = String(text); }
+  setAttribute(name, value) { this.attributes[name] = String(value); if (name === 'value') this.value = String(value); }
+  appendChild(child) { child.parentNode = this; this.children.push(child); return child; }
+  replaceChildren() { this.children = []; }
+  after(other) { const list = this.parentNode.children; list.splice(list.indexOf(this) + 1, 0, other); other.parentNode = this.parentNode; }
+  remove() { const list = this.parentNode.children; list.splice(list.indexOf(this), 1); }
+  get nextSibling() { const list = this.parentNode.children; return list[list.indexOf(this) + 1] || null; }
+  get classList() { return {contains: (name) => (this.attributes.class || '').split(' ').includes(name)}; }
+  addEventListener(name, listener) { this.listeners[name] = listener; }
+  all(test) { return (test(this) ? [this] : []).concat(...this.children.map((c) => c.all(test))); }
+}
+
+const root = new Node('main');
+const data = new Node('script');
+data.textContent = scripts.find((s) => s.attributes.includes('application/json')).text;
+const charts = [];
+function Chart(canvas, config) {
+  if (canvas.tag !== 'canvas') throw new Error('a chart without a canvas');
+  for (const set of config.data.datasets) if (!Array.isArray(set.data)) throw new Error('a data set without data');
+  charts.push(canvas.attributes['aria-label']);
+}
+Chart.defaults = {};
+const sandbox = {
+  Chart, console,
+  document: {
+    body: new Node('body'),
+    getElementById: (id) => ({report: root, data: data})[id],
+    createElement: (tag) => new Node(tag),
+  },
+  getComputedStyle: () => ({color: 'black'}),
+};
+new vm.Script(scripts[0].text, {filename: 'chart library'});  // parses
+vm.runInNewContext(scripts[2].text, sandbox, {filename: 'report.js'});
+
+const rowsNow = () => root.all((n) => n.tag === 'tr' && n.attributes.class === 'row');
+const rows = rowsNow().length;
+rowsNow()[0].listeners.click();
+const detail = root.all((n) => n.attributes.class === 'detail').map((n) => n.textContent).join('\n');
+rowsNow()[0].listeners.click();
+const left = root.all((n) => n.attributes.class === 'detail').length;
+if (left !== 0) throw new Error('a second click does not close the row');
+const select = root.all((n) => n.tag === 'select')[0];
+select.value = 'right';
+select.listeners.change();
+process.stdout.write(JSON.stringify({charts, rows, rows_right: rowsNow().length, detail}));
