@@ -32,9 +32,11 @@ Status RunAsk(const Cli& cli, const AskOptions& flags) {
   std::string text = flags.question;
   if (text.empty() || text == "-") {
     PITH_ASSIGN(text, ReadStdin());
+    if (text.empty())
+      return Error{ErrorCode::kInvalidArgument, "there is no question, neither as an argument nor piped in"};
   }
   PITH_ASSIGN(const auto model, LoadTextModel(flags.engine));
-  PITH_ASSIGN(const auto reasoner, LoadReasonModel(*model, flags.reason));
+  PITH_ASSIGN(const auto reasoner, LoadReasonModel(*model, flags.reason.heads));
   AnswerOptions options = MakeAnswerOptions(flags.reason, reasoner->model());
   options.cancel = &interrupted;
   AnswerPrinter printer(options, cli.json());
@@ -81,7 +83,8 @@ void AddAskCommand(Cli& cli) {
   app->add_option("--system", options->system, "System prompt (default: the model's own)");
   AddReasonOptions(app, options->reason);
   app->add_option("--stop", options->reason.answer.stop,
-                  "Stop at this text in the answer (may be given several times)");
+                  "Stop at this text in the answer (may be given several times)")
+      ->allow_extra_args(false);  // each takes one text: the next argument is the question
   app->add_flag("--ignore-eos", options->reason.answer.ignore_eos, "Do not stop at the model's end token");
   app->add_flag("--raw", options->raw, "The question is the whole prompt: no chat template, special tokens are parsed");
   app->add_flag("--stats", options->stats, "Tokens, tokens per second and time to first token on standard error");

@@ -235,6 +235,10 @@ TEST_F(CliModelTest, AskKeepsItsJson) {
   EXPECT_GT(direct["timings"]["first_token_s"].get<double>(), 0);
   EXPECT_EQ(OneLineOfJson(Shell("printf 'Say hello.' | " + ask + "--reason off"))["text"], direct["text"]);
   EXPECT_EQ(OneLineOfJson(Shell(ask + "--reason on 'Say hello.'"))["route"], "reason");
+  EXPECT_EQ(OneLineOfJson(Shell(ask + "--reason off --stop one --stop two 'Say hello.' < /dev/null"))["usage"],
+            direct["usage"])
+      << "a stop string takes the question";
+  ExpectJsonError(ask + "< /dev/null", ErrorCode::kInvalidArgument);
   ExpectJsonError(ask + "--ctx 8 'Say hello.'", ErrorCode::kContextOverflow);
   for (const char* bad : {"--temp -1", "--temp 1e309", "--top-k -1", "--top-p 1.5", "--min-p nan", "--seed -1",
                           "--seed 18446744073709551616", "--max-tokens 0", "--max-tokens 2147483648", "--ctx -1",
