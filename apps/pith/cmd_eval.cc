@@ -17,7 +17,7 @@
 #include "eval/suite.h"
 #include "json_output.h"
 #include "pull/pull.h"
-#include "reason/reason_model.h"
+#include "reason_options.h"
 
 namespace pith {
 
@@ -25,7 +25,7 @@ namespace {
 
 struct EvalOptions {
   EngineFlags engine;
-  ReasonModelOptions reason_model;
+  ReasonModelOptions heads;
   EvalSettings settings;
   std::string suite;
   std::string data;
@@ -224,7 +224,7 @@ Status RunEvalCommand(const Cli& cli, const EvalOptions& options) {
   if (!options.report.empty()) return ReportAgain(cli, options, thresholds);
   PITH_ASSIGN(Suite suite, OpenSuite(options));
   PITH_ASSIGN(const auto text_model, LoadTextModel(options.engine));
-  PITH_ASSIGN(const auto loaded, LoadedReasonModel::Load(*text_model, options.reason_model));
+  PITH_ASSIGN(const auto loaded, LoadReasonModel(*text_model, options.heads));
   const ReasonModel& model = loaded->model();
   PITH_ASSIGN(const EvalSettings settings, SettingsOf(options, suite, *text_model, model, thresholds));
   const std::string out =
@@ -275,19 +275,14 @@ void AddEvalCommand(Cli& cli) {
   app->add_option("--fields", options->fields,
                   "Names of the fields, as in problem=question,id=#; # is the number of the line");
   AddEngineOptions(app, options->engine);
-  SetCompletion(app->add_option("--adapter,--lora", options->reason_model.adapter,
-                                "Reasoning adapter: a PEFT LoRA directory, which may hold the heads"),
-                file);
-  SetCompletion(app->add_option("--switcher", options->reason_model.switcher, "Switcher head"), file);
-  SetCompletion(app->add_option("--verifier", options->reason_model.verifier, "Verifier head"), file);
+  AddHeadOptions(app, options->heads);
   AddChoiceOption(app, "--reason", options->reason, {"auto", "on", "off", "both"},
                   "Reasoning: by the switcher, always, never, or both ways (default: auto with a switcher, on with an "
                   "adapter, else off)");
   app->add_option("--threshold", options->thresholds, "Of the switcher; a list such as 0.3,0.5 with --reason both");
-  app->add_option("-b,--budget", options->budgets, "Token budgets of a stream, such as 512,1K,2K")
-      ->capture_default_str();
+  app->add_option("--budget", options->budgets, "Token budgets of a stream, such as 512,1K,2K")->capture_default_str();
   app->add_flag("--no-force", options->cut, "At the budget cut the stream instead of making it answer");
-  app->add_option("-p,--parallel", options->settings.parallel, "Streams of a question")
+  app->add_option("--parallel", options->settings.parallel, "Streams of a question")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
   app->add_option("--repeats", options->repeats, "Runs of every question (default: 10 for AIME and AMC, else 1)")

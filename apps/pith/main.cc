@@ -7,11 +7,13 @@ int main(int argc, char** argv) {
   pith::AddChatCommand(cli);
   pith::AddBenchCommand(cli);
   pith::AddPplCommand(cli);
+  pith::AddEvalCommand(cli);
   pith::AddGradeCommand(cli);
   pith::AddInspectCommand(cli);
   pith::AddPackCommand(cli);
   pith::AddPullCommand(cli);
   pith::AddTokenizeCommand(cli);
+  pith::AddFeaturesCommand(cli);
   pith::AddCompletionCommand(cli);
   return cli.Main(argc, argv);
 }

@@ -10,17 +10,20 @@ namespace pith {
 
 bool ReasonFlags::Given(const char* name) const { return app->get_option(name)->count() > 0; }
 
-void AddReasonOptions(CLI::App* app, ReasonFlags& flags) {
-  flags.app = app;
+void AddHeadOptions(CLI::App* app, ReasonModelOptions& heads) {
   const CompletionHint file{.kind = CompletionHint::Kind::kFile, .words = {}};
-  SetCompletion(app->add_option("--adapter,--lora", flags.heads.adapter, "Reasoning adapter: a PEFT LoRA directory"),
-                file);
-  SetCompletion(app->add_option("--switcher", flags.heads.switcher,
+  SetCompletion(app->add_option("--adapter,--lora", heads.adapter, "Reasoning adapter: a PEFT LoRA directory"), file);
+  SetCompletion(app->add_option("--switcher", heads.switcher,
                                 "Head that chooses the mode (default: switcher.safetensors of the adapter directory)"),
                 file);
-  SetCompletion(app->add_option("--verifier", flags.heads.verifier,
+  SetCompletion(app->add_option("--verifier", heads.verifier,
                                 "Head that scores answers (default: verifier.safetensors of the adapter directory)"),
                 file);
+}
+
+void AddReasonOptions(CLI::App* app, ReasonFlags& flags) {
+  flags.app = app;
+  AddHeadOptions(app, flags.heads);
   AddChoiceOption(
       app, "--reason", flags.reason, {"auto", "on", "off"},
       "Reasoning mode: <think> is forced and the adapter is on for the response. auto: the switcher chooses "
@@ -46,8 +49,8 @@ void AddReasonOptions(CLI::App* app, ReasonFlags& flags) {
   AddSamplingOptions(app, flags.answer.sampling);
 }
 
-Result<std::unique_ptr<LoadedReasonModel>> LoadReasonModel(TextModel& text_model, const ReasonFlags& flags) {
-  PITH_ASSIGN(auto loaded, LoadedReasonModel::Load(text_model, flags.heads));
+Result<std::unique_ptr<LoadedReasonModel>> LoadReasonModel(TextModel& text_model, const ReasonModelOptions& heads) {
+  PITH_ASSIGN(auto loaded, LoadedReasonModel::Load(text_model, heads));
   if (loaded->model().adapter != nullptr) {
     for (const auto& warning : loaded->model().adapter->file().warnings) {
       std::fprintf(stderr, "pith: %s\n", warning.c_str());

@@ -26,12 +26,14 @@ struct ReasonFlags {
   bool Given(const char* name) const;
 };
 
-// --adapter, --switcher, --verifier, --reason, --threshold, --budget, -n, --parallel, --verify, --early-stop and the
+// --adapter, --switcher, --verifier.
+void AddHeadOptions(CLI::App* app, ReasonModelOptions& heads);
+// AddHeadOptions, --reason, --threshold, --budget, -n, --parallel, --verify, --early-stop and the
 // options of AddSamplingOptions.
 void AddReasonOptions(CLI::App* app, ReasonFlags& flags);
 
 // Adapter and heads; what they warn about goes to standard error.
-Result<std::unique_ptr<LoadedReasonModel>> LoadReasonModel(TextModel& text_model, const ReasonFlags& flags);
+Result<std::unique_ptr<LoadedReasonModel>> LoadReasonModel(TextModel& text_model, const ReasonModelOptions& heads);
 
 // The options of a question by the rules of docs/cli.md: which mode is the default, what -n and --budget mean together,
 // and the temperature of several streams.

@@ -85,7 +85,8 @@ class Runner {
   }
 
   Result<Prompts> Render(const Problem& problem, int64_t cap) const {
-    return backend_.render(settings_.prompt.Messages(problem.problem), cap);
+    // A cap that only cuts was not trained for, so it is not told either.
+    return backend_.render(settings_.prompt.Messages(problem.problem), settings_.force_answer ? cap : 0);
   }
 
   // The streams of a question with the next larger cap, when they are what this cap would give too; else nothing.
