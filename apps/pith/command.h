@@ -81,6 +81,7 @@ void AddAskCommand(Cli& cli);
 void AddBenchCommand(Cli& cli);
 void AddChatCommand(Cli& cli);
 void AddEvalCommand(Cli& cli);
+void AddFeaturesCommand(Cli& cli);
 void AddPplCommand(Cli& cli);
 void AddPackCommand(Cli& cli);
 void AddPullCommand(Cli& cli);

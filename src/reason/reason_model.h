@@ -20,6 +20,9 @@ namespace pith {
 // The optional file of an adapter directory that says what the adapter was trained with (docs/formats.md).
 inline constexpr const char* kReasoningFile = "pith_reasoning.json";
 
+// What is asked after a response where nothing else is said. A trained verifier brings its own.
+inline constexpr const char* kVerificationPrompt = "Is the solution above correct? Answer yes or no.";
+
 struct ReasoningTexts {
   // Put at the end of the last user message when a budget is given and the question is to be reasoned about. Holds
   // "{budget}" exactly once, or is empty: the adapter was trained without one.
