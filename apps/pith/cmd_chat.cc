@@ -137,7 +137,8 @@ Status RunChat(const Cli& cli, const ChatOptions& options) {
       continue;
     }
     messages.push_back({"user", line});
-    if (const Status status = Turn(cli, *model, reasoner->model(), sequence, messages, answer, stats, ready); !status.ok()) {
+    if (const Status status = Turn(cli, *model, reasoner->model(), sequence, messages, answer, stats, ready);
+        !status.ok()) {
       messages.pop_back();
       // A full context ends no conversation: the user decides what to forget.
       if (!terminal) return status;

@@ -18,7 +18,8 @@ void AddEngineOptions(CLI::App* app, EngineFlags& flags) {
   AddChoiceOption(app, "--adapter-type", flags.adapter_type, {"auto", "f32", "bf16", "int8"},
                   "How adapters are held; auto: int8 files as int8, others as bf16")
       ->capture_default_str();
-  app->add_option("--template", flags.chat_template, "Chat template: auto, qwen2.5, smollm2, qwen3, llama3, chatml")
+  app->add_option("--template", flags.chat_template,
+                  "Chat template: auto, qwen2.5, smollm2, qwen3, llama3, llama3.1, chatml")
       ->capture_default_str();
   app->add_option("-c,--ctx,--ctx-size", flags.context,
                   "Most tokens of a conversation; 0 = what the model was made for")
