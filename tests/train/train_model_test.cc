@@ -240,7 +240,7 @@ TEST(TrainModel, SharedPrefixEqualsSeparatePrefixes) {
   const std::vector<float> gradients = Gradients(*model);
   model->ZeroGradients();
   (void)MeanLoss(*model, separate);
-  EXPECT_EQ(Gradients(*model), gradients);
+  EXPECT_LT(RelativeError(Gradients(*model), gradients), 1e-6);  // products of other sizes round differently
 }
 
 TEST(TrainModel, ScoresAndTheirGradient) {
@@ -322,7 +322,7 @@ TEST(TrainModel, AdapterGoesThroughFilesUnchanged) {
   const auto status = LoadModel("qwen3", other)->LoadAdapter(dir);
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().code, ErrorCode::kMismatch);
-  EXPECT_NE(status.error().message.find("q_proj"), std::string::npos);
+  EXPECT_NE(status.error().message.find("has rank 8"), std::string::npos);
 }
 
 TEST(TrainModel, WholeModelGoesThroughFilesUnchanged) {

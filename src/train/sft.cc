@@ -1,0 +1,419 @@
+#include "train/sft.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+
+#include "base/json.h"
+#include "train/train_checkpoint.h"
+
+namespace pith::train {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double SecondsSince(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+// Where the run is in its data: a row of an epoch. Rows are a pure function of the seed and the epoch.
+class RowSource {
+ public:
+  RowSource(const std::vector<Sample>& samples, const SftOptions& options) : samples_(samples), options_(options) {}
+
+  int64_t epoch() const { return epoch_; }
+  int64_t row() const { return row_; }
+  int64_t RowsOfEpoch(int64_t epoch) {
+    Prepare(epoch);
+    return static_cast<int64_t>(rows_.size());
+  }
+  void Seek(int64_t epoch, int64_t row) {
+    epoch_ = epoch;
+    row_ = row;
+  }
+  const std::vector<int64_t>& Next() {
+    Prepare(epoch_);
+    if (row_ >= static_cast<int64_t>(rows_.size())) {
+      ++epoch_;
+      row_ = 0;
+      Prepare(epoch_);
+    }
+    return rows_[static_cast<size_t>(row_++)];
+  }
+  double Epochs() {
+    Prepare(epoch_);
+    return static_cast<double>(epoch_) + static_cast<double>(row_) / static_cast<double>(rows_.size());
+  }
+
+ private:
+  void Prepare(int64_t epoch) {
+    if (prepared_ == epoch) return;
+    rows_ = PackRows(samples_, EpochOrder(static_cast<int64_t>(samples_.size()), options_.seed, epoch),
+                     options_.max_length, options_.packing);
+    prepared_ = epoch;
+  }
+
+  const std::vector<Sample>& samples_;
+  const SftOptions& options_;
+  int64_t epoch_ = 0;
+  int64_t row_ = 0;
+  int64_t prepared_ = -1;
+  std::vector<std::vector<int64_t>> rows_;
+};
+
+// What must be the same on resume, one field a line.
+std::string CanonicalOptions(const TrainModel& model, const std::vector<Sample>& train, const SftOptions& o) {
+  int64_t tokens = 0;
+  uint64_t hash = 1469598103934665603ULL;
+  for (const Sample& sample : train) {
+    tokens += static_cast<int64_t>(sample.tokens.size());
+    for (const int32_t token : sample.tokens) hash = (hash ^ static_cast<uint32_t>(token)) * 1099511628211ULL;
+  }
+  std::string text;
+  const auto add = [&text](const char* name, auto value) {
+    text += std::string(name) + "=" + Json(value).dump() + "\n";
+  };
+  add("samples", train.size());
+  add("tokens", tokens);
+  add("data_hash", hash);
+  add("per_device_train_batch_size", o.per_device_train_batch_size);
+  add("gradient_accumulation_steps", o.gradient_accumulation_steps);
+  add("max_length", o.max_length);
+  add("packing", o.packing);
+  add("mask_prompt_adapter", o.mask_prompt_adapter);
+  add("learning_rate", o.learning_rate);
+  add("schedule", static_cast<int>(o.schedule));
+  add("warmup_ratio", o.warmup_ratio);
+  add("warmup_steps", o.warmup_steps);
+  add("num_train_epochs", o.num_train_epochs);
+  add("max_steps", o.max_steps);
+  add("beta1", o.adamw.beta1);
+  add("beta2", o.adamw.beta2);
+  add("epsilon", o.adamw.epsilon);
+  add("weight_decay", o.adamw.weight_decay);
+  add("max_grad_norm", o.max_grad_norm);
+  add("seed", o.seed);
+  add("model_seed", model.options().seed);
+  add("base", static_cast<int>(model.base()));
+  add("trained_elements", model.TrainedElements());
+  if (model.is_lora()) {
+    add("lora_alpha", model.options().lora->alpha);
+    add("lora_dropout", model.options().lora->dropout);
+  }
+  return text;
+}
+
+class Trainer {
+ public:
+  Trainer(TrainModel& model, const std::vector<Sample>& train, const std::vector<Sample>& eval,
+          const SftOptions& options, Comm& comm)
+      : model_(model),
+        train_(train),
+        eval_(eval),
+        options_(options),
+        comm_(comm),
+        masked_(options.mask_prompt_adapter && model.is_lora()),
+        optimizer_(model.parameters(), options.adamw),
+        rows_(train, options) {}
+
+  Result<SftResult> Run(const std::function<void(const SftProgress&)>& on_step, const std::atomic<bool>* cancel) {
+    PITH_RETURN_IF_ERROR(Check());
+    CountSteps();
+    canonical_ = CanonicalOptions(model_, train_, options_);
+    std::error_code error;
+    std::filesystem::create_directories(options_.output_dir, error);
+    if (error) return Error{ErrorCode::kIo, "cannot create '" + options_.output_dir + "': " + error.message()};
+    if (options_.resume) PITH_RETURN_IF_ERROR(Resume());
+    PITH_RETURN_IF_ERROR(OpenMetrics());
+    const auto start = Clock::now();
+    const int64_t first_step = step_;
+    double loss_sum = 0;
+    while (step_ < schedule_.total_steps) {
+      PITH_ASSIGN(const SftProgress progress, Step());
+      loss_sum += progress.loss;
+      result_.tokens += progress.tokens;
+      if (on_step) on_step(progress);
+      const bool last = step_ == schedule_.total_steps;
+      if (!eval_.empty() && (last || (options_.eval_steps > 0 && step_ % options_.eval_steps == 0))) {
+        PITH_RETURN_IF_ERROR(Evaluate());
+      }
+      const bool stop = cancel != nullptr && cancel->load(std::memory_order_relaxed);
+      if (last || stop || (options_.save_steps > 0 && step_ % options_.save_steps == 0) || new_best_) {
+        PITH_RETURN_IF_ERROR(Save());
+      }
+      if (stop && !last) {
+        return Error{ErrorCode::kCancelled, "stopped after step " + std::to_string(step_) + "; --resume goes on"};
+      }
+    }
+    result_.steps = step_;
+    if (step_ > first_step) result_.train_loss = loss_sum / static_cast<double>(step_ - first_step);
+    result_.seconds = SecondsSince(start);
+    PITH_RETURN_IF_ERROR(Finish());
+    return result_;
+  }
+
+ private:
+  Status Check() const {
+    const auto positive = [](int64_t value, const char* name) -> Status {
+      if (value >= 1) return {};
+      return Error{ErrorCode::kInvalidArgument, std::string(name) + " must be at least 1"};
+    };
+    PITH_RETURN_IF_ERROR(positive(options_.per_device_train_batch_size, "per-device-train-batch-size"));
+    PITH_RETURN_IF_ERROR(positive(options_.gradient_accumulation_steps, "gradient-accumulation-steps"));
+    PITH_RETURN_IF_ERROR(positive(options_.max_length, "max-length"));
+    if (train_.empty()) return Error{ErrorCode::kInvalidArgument, "there are no samples to train on"};
+    if (!(options_.learning_rate >= 0) || !std::isfinite(options_.learning_rate)) {
+      return Error{ErrorCode::kInvalidArgument, "learning-rate must be a number >= 0"};
+    }
+    if (options_.max_steps <= 0 && !(options_.num_train_epochs > 0)) {
+      return Error{ErrorCode::kInvalidArgument, "num-train-epochs must be above 0"};
+    }
+    if (masked_) {
+      // Only the first response token would be left to learn, and its prediction is the base's.
+      const bool any = std::any_of(train_.begin(), train_.end(),
+                                   [](const Sample& s) { return static_cast<int64_t>(s.tokens.size()) > s.response; });
+      if (!any) {
+        return Error{ErrorCode::kInvalidArgument,
+                     "no response is longer than one token: under the mask on prompts nothing can be learned"};
+      }
+    }
+    return {};
+  }
+
+  int64_t RowsPerStep() const {
+    return options_.per_device_train_batch_size * options_.gradient_accumulation_steps * comm_.size();
+  }
+
+  void CountSteps() {
+    const int64_t rows = rows_.RowsOfEpoch(0);
+    int64_t total = options_.max_steps;
+    if (total <= 0) {
+      total = static_cast<int64_t>(
+          std::ceil(options_.num_train_epochs * static_cast<double>(rows) / static_cast<double>(RowsPerStep())));
+    }
+    schedule_.kind = options_.schedule;
+    schedule_.total_steps = std::max<int64_t>(1, total);
+    schedule_.warmup_steps =
+        options_.warmup_steps > 0
+            ? options_.warmup_steps
+            : static_cast<int64_t>(std::ceil(options_.warmup_ratio * static_cast<double>(schedule_.total_steps)));
+  }
+
+  // One optimizer step over RowsPerStep() rows. Every rank draws all rows and computes its own share, so that the mean
+  // is over the labels of all of them.
+  Result<SftProgress> Step() {
+    const auto start = Clock::now();
+    const int64_t passes = options_.gradient_accumulation_steps;
+    SftProgress progress;
+    std::vector<TrainBatch> batches(static_cast<size_t>(passes));
+    int64_t labels = 0;
+    for (int64_t pass = 0; pass < passes; ++pass) {
+      for (int rank = 0; rank < comm_.size(); ++rank) {
+        for (int64_t i = 0; i < options_.per_device_train_batch_size; ++i) {
+          TrainBatch row;
+          for (const int64_t index : rows_.Next()) AddLearnable(train_[static_cast<size_t>(index)], &row);
+          labels += row.Labels();
+          progress.tokens += row.PrefixTokens() + row.LiveTokens();
+          if (rank == comm_.rank()) Append(std::move(row), &batches[static_cast<size_t>(pass)]);
+        }
+      }
+    }
+    model_.ZeroGradients();
+    std::vector<float> loss(1, 0.0F);
+    double loss_sum = 0;
+    for (size_t pass = 0; pass < batches.size(); ++pass) {
+      const auto n = static_cast<size_t>(batches[pass].Labels());
+      if (n == 0) continue;
+      const std::vector<float> weights(n, 1.0F / static_cast<float>(labels));
+      const uint64_t key =
+          (static_cast<uint64_t>(step_) * static_cast<uint64_t>(passes) + pass) * static_cast<uint64_t>(comm_.size()) +
+          static_cast<uint64_t>(comm_.rank());
+      const auto scores = model_.Accumulate(batches[pass], weights, key);
+      if (!scores.ok()) return scores.error().Wrap("step " + std::to_string(step_ + 1));
+      for (const float log_prob : scores->log_probs) loss_sum -= static_cast<double>(log_prob);
+    }
+    if (comm_.size() > 1) {
+      for (const Parameter& parameter : model_.parameters()) {
+        PITH_RETURN_IF_ERROR(comm_.AllReduceSum(parameter.gradient));
+      }
+      loss[0] = static_cast<float>(loss_sum);
+      PITH_RETURN_IF_ERROR(comm_.AllReduceSum(loss));
+      loss_sum = static_cast<double>(loss[0]);
+    }
+    progress.labels = labels;
+    progress.loss = labels > 0 ? loss_sum / static_cast<double>(labels) : 0.0;
+    progress.gradient_norm = GradientNorm(model_.parameters());
+    if (!std::isfinite(progress.gradient_norm)) {
+      return Error{ErrorCode::kNumeric, "step " + std::to_string(step_ + 1) + ": the gradient is not finite"};
+    }
+    progress.learning_rate = options_.learning_rate * schedule_.Factor(step_);
+    optimizer_.Step(progress.learning_rate, ClipFactor(progress.gradient_norm, options_.max_grad_norm));
+    ++step_;
+    progress.step = step_;
+    progress.total_steps = schedule_.total_steps;
+    progress.epoch = rows_.Epochs();
+    progress.seconds = SecondsSince(start);
+    if (options_.logging_steps > 0 && step_ % options_.logging_steps == 0) {
+      Log({{"step", step_},
+           {"epoch", progress.epoch},
+           {"loss", progress.loss},
+           {"grad_norm", progress.gradient_norm},
+           {"learning_rate", progress.learning_rate},
+           {"tokens", progress.tokens},
+           {"labels", progress.labels},
+           {"seconds", progress.seconds},
+           {"tokens_per_second", static_cast<double>(progress.tokens) / progress.seconds}});
+    }
+    return progress;
+  }
+
+  void AddLearnable(const Sample& sample, TrainBatch* batch) const {
+    // Under the mask a response of one token has no label left.
+    if (masked_ && static_cast<int64_t>(sample.tokens.size()) <= sample.response) return;
+    AddSample(sample, masked_, batch);
+  }
+
+  static void Append(TrainBatch row, TrainBatch* batch) {
+    const auto offset = static_cast<int32_t>(batch->prefixes.size());
+    for (auto& prefix : row.prefixes) batch->prefixes.push_back(std::move(prefix));
+    for (Segment& segment : row.segments) {
+      if (segment.prefix >= 0) segment.prefix += offset;
+      batch->segments.push_back(std::move(segment));
+    }
+  }
+
+  Status Evaluate() {
+    PITH_ASSIGN(const double loss, EvaluateLoss(model_, eval_, masked_, options_.max_length));
+    result_.eval_loss = loss;
+    new_best_ = !result_.best_eval_loss || loss < *result_.best_eval_loss;
+    if (new_best_) {
+      result_.best_eval_loss = loss;
+      result_.best_step = step_;
+    }
+    Log({{"step", step_}, {"eval_loss", loss}, {"best", new_best_}});
+    return {};
+  }
+
+  Status Save() {
+    if (comm_.rank() != 0) return comm_.Barrier();
+    TrainerState state;
+    state.step = step_;
+    state.cursor = {{"epoch", rows_.epoch()}, {"row", rows_.row()}};
+    if (result_.best_eval_loss) {
+      state.metrics = {{"best_eval_loss", *result_.best_eval_loss},
+                       {"best_step", static_cast<double>(result_.best_step)}};
+    }
+    state.options = canonical_;
+    std::optional<int64_t> best;
+    if (result_.best_eval_loss) best = result_.best_step;
+    PITH_RETURN_IF_ERROR(SaveCheckpoint(options_.output_dir, model_, optimizer_, state, options_.save_total_limit, best,
+                                        options_.base_model));
+    new_best_ = false;
+    return comm_.Barrier();
+  }
+
+  Status Resume() {
+    PITH_ASSIGN(const std::vector<int64_t> steps, ListCheckpoints(options_.output_dir));
+    if (steps.empty()) return {};
+    const std::string dir = options_.output_dir + "/checkpoint-" + std::to_string(steps.back());
+    PITH_ASSIGN(const TrainerState state, LoadCheckpoint(dir, canonical_, &model_, &optimizer_));
+    step_ = state.step;
+    const auto cursor = [&](const char* name) {
+      const auto found = state.cursor.find(name);
+      return found == state.cursor.end() ? int64_t{0} : found->second;
+    };
+    if (cursor("epoch") < 0 || cursor("row") < 0) {
+      return Error{ErrorCode::kMalformed, "'" + dir + "' has a data cursor below 0"};
+    }
+    rows_.Seek(cursor("epoch"), cursor("row"));
+    if (const auto best = state.metrics.find("best_eval_loss"); best != state.metrics.end()) {
+      result_.best_eval_loss = best->second;
+      const auto at = state.metrics.find("best_step");
+      result_.best_step = at == state.metrics.end() ? step_ : static_cast<int64_t>(at->second);
+    }
+    return {};
+  }
+
+  // Lines of steps that are done again after a resume are dropped.
+  Status OpenMetrics() {
+    if (comm_.rank() != 0) return {};
+    const std::string path = options_.output_dir + "/metrics.jsonl";
+    std::string kept;
+    if (step_ > 0) {
+      std::ifstream before(path);
+      std::string line;
+      while (std::getline(before, line)) {
+        const auto json = ParseJson(line, path);
+        if (json.ok() && json->is_object() && json->contains("step") && (*json)["step"].is_number_integer() &&
+            (*json)["step"].get<int64_t>() <= step_) {
+          kept += line + "\n";
+        }
+      }
+    }
+    metrics_.open(path, std::ios::trunc);
+    metrics_ << kept << std::flush;
+    return metrics_ ? Status() : Status(Error{ErrorCode::kIo, "cannot write '" + path + "'"});
+  }
+
+  void Log(const OrderedJson& json) {
+    if (comm_.rank() == 0) metrics_ << json.dump() << "\n" << std::flush;
+  }
+
+  // The result in output_dir itself: the best checkpoint's weights where there is an evaluation.
+  Status Finish() {
+    if (comm_.rank() != 0) return {};
+    if (result_.best_eval_loss && result_.best_step != step_) {
+      const std::string best = options_.output_dir + "/checkpoint-" + std::to_string(result_.best_step);
+      PITH_RETURN_IF_ERROR(LoadCheckpoint(best, canonical_, &model_, &optimizer_));
+    }
+    return model_.is_lora() ? model_.SaveAdapter(options_.output_dir, AdapterStorage::kF32, options_.base_model)
+                            : model_.SaveModel(options_.output_dir, DType::kF32);
+  }
+
+  TrainModel& model_;
+  const std::vector<Sample>& train_;
+  const std::vector<Sample>& eval_;
+  const SftOptions& options_;
+  Comm& comm_;
+  bool masked_;
+  AdamW optimizer_;
+  RowSource rows_;
+  Schedule schedule_;
+  std::string canonical_;
+  std::ofstream metrics_;
+  int64_t step_ = 0;
+  bool new_best_ = false;
+  SftResult result_;
+};
+
+}  // namespace
+
+Result<SftResult> TrainSft(TrainModel& model, const std::vector<Sample>& train, const std::vector<Sample>& eval,
+                           const SftOptions& options, Comm& comm,
+                           const std::function<void(const SftProgress&)>& on_step, const std::atomic<bool>* cancel) {
+  return Trainer(model, train, eval, options, comm).Run(on_step, cancel);
+}
+
+Result<double> EvaluateLoss(TrainModel& model, const std::vector<Sample>& samples, bool masked, int64_t row_length) {
+  std::vector<int64_t> order(samples.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int64_t>(i);
+  double loss = 0;
+  int64_t labels = 0;
+  for (const auto& row : PackRows(samples, order, row_length, true)) {
+    TrainBatch batch;
+    for (const int64_t index : row) {
+      const Sample& sample = samples[static_cast<size_t>(index)];
+      if (masked && static_cast<int64_t>(sample.tokens.size()) <= sample.response) continue;
+      AddSample(sample, masked, &batch);
+    }
+    if (batch.segments.empty()) continue;
+    PITH_ASSIGN(const TokenScores scores, model.Score(batch));
+    for (const float log_prob : scores.log_probs) loss -= static_cast<double>(log_prob);
+    labels += static_cast<int64_t>(scores.log_probs.size());
+  }
+  if (labels == 0) return Error{ErrorCode::kInvalidArgument, "the evaluation set has no labels"};
+  return loss / static_cast<double>(labels);
+}
+
+}  // namespace pith::train
