@@ -180,6 +180,64 @@ TEST(QuantMatMul, NoOverflowAtTheLargestWidth) {
   }
 }
 
+// The extremes that saturate 8-bit multiply-add instructions when they are used carelessly: every integer sum must
+// still be exact on every instruction set, for one token and many, alone in a register and not.
+TEST(QuantMatMul, ExtremesAreExactOnEveryTarget) {
+  constexpr int64_t kRows = 18;  // a whole tile and a part of one
+  ThreadPool pool(2);
+  for (const int bits : {4, 8}) {
+    for (const int64_t cols : {int64_t{896}, kMaxCols}) {
+      std::vector<uint8_t> data(static_cast<size_t>(kRows * cols * bits / 8));
+      const auto row_bytes = static_cast<size_t>(cols * bits / 8);
+      const uint8_t patterns[] = {0x00, 0xFF, 0xF0, 0x0F, 0x80, 0x7F};
+      for (size_t i = 0; i < data.size(); ++i) {
+        const size_t row = i / row_bytes;
+        data[i] = patterns[(row + (row > 8 ? i % 2 : 0)) % std::size(patterns)];
+      }
+      for (const int64_t group : {int64_t{32}, cols}) {
+        const std::vector<float> scales(static_cast<size_t>(kRows * (cols / group)), 1.0F);
+        const QuantMatrix matrix({.rows = kRows,
+                                  .cols = cols,
+                                  .bits = bits,
+                                  .group = group,
+                                  .data = data.data(),
+                                  .scales_f32 = scales.data()});
+        for (const int64_t tokens : {1, 2, 6, 7, 13}) {
+          // All highest, all lowest, alternating.
+          std::vector<float> x(static_cast<size_t>(tokens * cols));
+          for (int64_t t = 0; t < tokens; ++t) {
+            for (int64_t k = 0; k < cols; ++k) {
+              const bool negative = t % 3 == 1 || (t % 3 == 2 && k % 2 == 1);
+              x[static_cast<size_t>(t * cols + k)] = negative ? -32639.0F : 32639.0F;
+            }
+          }
+          for (const ActivationBits activation_bits : {ActivationBits::k16, ActivationBits::k8}) {
+            for (int64_t rest = hwy::SupportedTargets() & HWY_TARGETS; rest != 0; rest &= rest - 1) {
+              const int64_t target = rest & -rest;
+              hwy::SetSupportedTargetsForTest(target);
+              QuantActivations activations;
+              activations.Quantize(x.data(), tokens, cols, cols, activation_bits, ScaleKindFor(matrix, activation_bits),
+                                   bits, &pool);
+              std::vector<float> got(static_cast<size_t>(tokens * kRows)), want(got.size());
+              const QuantProduct product{&matrix, &activations, got.data(), kRows};
+              QuantMatMul({&product, 1}, pool);
+              hwy::SetSupportedTargetsForTest(0);
+              QuantMatMulReference({&matrix, &activations, want.data(), kRows});
+              for (size_t i = 0; i < want.size(); ++i) {
+                const float margin = HasFma(target) ? 0.0F : std::fabs(want[i]) * 1e-4F + 1e-3F;
+                ASSERT_NEAR(got[i], want[i], margin)
+                    << bits << " bits, group " << group << ", " << cols << " inputs, token "
+                    << i / static_cast<size_t>(kRows) << " of " << tokens << ", row " << i % static_cast<size_t>(kRows)
+                    << ", " << hwy::TargetName(target);
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(QuantActivations, SixteenBitErrorIsHalfAStep) {
   const auto x = RandomActivations(2, 896, 21);
   QuantActivations one;
