@@ -34,7 +34,7 @@ Status RunFeatures(const Cli& cli, const FeaturesOptions& flags) {
   options.kind = flags.kind == "switcher" ? FeatureKind::kSwitcher : FeatureKind::kVerifier;
   PITH_ASSIGN(const auto rows, ReadFeatureRows(flags.input, options.kind));
   PITH_ASSIGN(const auto text_model, LoadTextModel(flags.engine));
-  PITH_ASSIGN(const auto reasoner, LoadReasonModel(*text_model, flags.reason));
+  PITH_ASSIGN(const auto reasoner, LoadReasonModel(*text_model, flags.reason.heads));
   ReasonModel model = reasoner->model();
   std::string prompt = model.verifier ? model.verifier->prompt : kVerificationPrompt;
   if (!flags.verification_prompt.empty()) prompt = flags.verification_prompt;
