@@ -212,6 +212,13 @@ TEST_F(CliModelTest, TokenizeRoundTrip) {
   EXPECT_EQ(OneLineOfJson(Shell("printf '%s' '' | $PITH tokenize --json -m " + model))["ids"].size(), 0u);
 }
 
+// One rule for escapes: there are none.
+TEST_F(CliModelTest, BackslashesStay) {
+  PITH_REQUIRE_MODEL(model, "smollm2-135m");
+  const std::string tokenize = "printf '%s' 'a\\nb' | $PITH tokenize -m " + model;
+  EXPECT_EQ(Shell(tokenize + " | $PITH tokenize --decode -m " + model).out, "a\\nb");
+}
+
 TEST_F(CliModelTest, IdsThatAreNoneAreRefused) {
   PITH_REQUIRE_MODEL(model, "smollm2-135m");
   for (const char* ids : {"49152", "-1", "1 x", "99999999999999999999", "[1.5]", "{}", "[", "{\"ids\":7}",
@@ -282,6 +289,7 @@ TEST_F(CliModelTest, PplAndBenchKeepTheirJson) {
     EXPECT_EQ(std::count(names.begin(), names.end(), name), 1) << name;
   }
   EXPECT_EQ(bench["file_bytes"], 98362432);
+  EXPECT_FALSE(bench["kernels"].get<std::string>().empty());
   EXPECT_GT(bench["ready_s"].get<double>(), 0);
 }
 
