@@ -72,13 +72,28 @@ AnswerReading Read(const std::string& text, bool decimal_comma, bool* too_hard, 
   return reading;
 }
 
-void CountWords(const grade::Expr& expr, size_t* words, bool* value) {
+// Words of someone speaking, as they seldom stand in an answer.
+size_t SpokenWords(const std::string& text) {
+  constexpr std::string_view kSpoken[] = {
+      "i",  "is",   "are", "was",  "would", "will", "can", "know", "you",     "we",   "they", "he", "she", "this", "it",
+      "do", "does", "not", "have", "has",   "let",  "so",  "then", "because", "that", "my",   "me", "now", "what"};
+  size_t count = 0;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(' ', begin), text.size());
+    std::string word = text.substr(begin, end - begin);
+    for (char& c : word) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    count += static_cast<size_t>(std::count(std::begin(kSpoken), std::end(kSpoken), word));
+    begin = end + 1;
+  }
+  return count;
+}
+
+void CountWords(const grade::Expr& expr, size_t* words, size_t* spoken) {
   if (expr.kind == grade::ExprKind::kText) {
     *words += 1 + static_cast<size_t>(std::count(expr.name.begin(), expr.name.end(), ' '));
-  } else if (expr.kind != grade::ExprKind::kList) {
-    *value = true;
+    *spoken += SpokenWords(expr.name);
   }
-  for (const grade::ExprPtr& arg : expr.args) CountWords(*arg, words, value);
+  for (const grade::ExprPtr& arg : expr.args) CountWords(*arg, words, spoken);
 }
 
 // The letter of "(C)", "C.", "(C) 12", "\textbf{(C)}\ 12"; the rest goes to `body`.
@@ -117,7 +132,8 @@ char TakeChoice(std::string_view text, std::string_view* body) {
   }
   if (rest.empty()) return letter;
   if (!closed && rest == close) return letter;
-  const bool gap = IsBlank(rest[0]) || rest.substr(0, 2) == "\\ " || rest.substr(0, 2) == "\\," || rest.substr(0, 5) == "\\quad";
+  const bool gap =
+      IsBlank(rest[0]) || rest.substr(0, 2) == "\\ " || rest.substr(0, 2) == "\\," || rest.substr(0, 5) == "\\quad";
   if (!marked || !gap || !closed) return '\0';
   if (rest.substr(0, 2) == "\\ " || rest.substr(0, 2) == "\\,") rest.remove_prefix(2);
   *body = TrimAnswer(rest);
@@ -151,7 +167,8 @@ std::string_view TrimAnswer(std::string_view text) {
         !(text.size() > 1 && text[text.size() - 2] == '\\')) {
       text.remove_suffix(1);
     }
-    if (text.size() > 2 && text.substr(text.size() - 2) == "**" && text.find("**") == text.size() - 2) text.remove_suffix(2);
+    if (text.size() > 2 && text.substr(text.size() - 2) == "**" && text.find("**") == text.size() - 2)
+      text.remove_suffix(2);
     if (text.size() == before.size()) break;
   }
   return text;
@@ -202,9 +219,9 @@ bool IsWholeAnswer(std::string_view text, size_t max_words) {
   if (parsed.too_hard) return true;
   if (parsed.tree == nullptr) return false;
   size_t words = 0;
-  bool value = false;
-  CountWords(*parsed.tree, &words, &value);
-  return words <= max_words;
+  size_t spoken = 0;
+  CountWords(*parsed.tree, &words, &spoken);
+  return words <= max_words && spoken < 2;
 }
 
 }  // namespace pith

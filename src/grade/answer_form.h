@@ -18,15 +18,15 @@ struct AnswerReading {
 };
 
 struct AnswerForm {
-  std::string text;     // as given
-  std::string key;      // the text without markup and blanks: equal keys are equal answers
-  std::string words;    // grade::WordsKey of it
+  std::string text;       // as given
+  std::string key;        // the text without markup and blanks: equal keys are equal answers
+  std::string words;      // grade::WordsKey of it
   bool is_words = false;  // not an expression
   bool too_hard = false;
   AnswerReading reading;
-  std::optional<AnswerReading> other;  // "1,22": the reading that is less likely
-  bool list_first = false;             // `reading` is the list, `other` the decimal
-  char choice = '\0';                  // "(C) 12", "C.": the letter ...
+  std::optional<AnswerReading> other;             // "1,22": the reading that is less likely
+  bool list_first = false;                        // `reading` is the list, `other` the decimal
+  char choice = '\0';                             // "(C) 12", "C.": the letter ...
   std::shared_ptr<const AnswerForm> choice_body;  // ... and what is written behind it
 };
 

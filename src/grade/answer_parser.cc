@@ -17,11 +17,12 @@ constexpr size_t kMaxUnitWords = 6;
 // Words that make a text prose: no quantity, unit or product is spelled with them.
 bool IsProseWord(const std::string& word) {
   static const auto& words = *new std::unordered_set<std::string>{
-      "is",   "are",  "was",  "were", "be",   "has",   "have", "had",  "it",   "he",   "she",  "we",   "they", "you",
-      "his",  "her",  "its",  "so",   "then", "than",  "if",   "for",  "with", "but",  "not",  "when", "where", "which",
-      "that", "this", "the",  "to",   "of",   "on",    "at",   "an",   "as",   "by",   "do",   "does", "no",   "up",
-      "from", "because", "since", "therefore", "thus", "hence", "get", "gets", "let", "there", "more", "less", "us",
-      "can",  "will", "would", "answer", "final", "are", "all", "any", "some", "yes"};
+      "is",    "are",       "was",   "were",   "be",    "has",   "have", "had",   "it",   "he",   "she",
+      "we",    "they",      "you",   "his",    "her",   "its",   "so",   "then",  "than", "if",   "for",
+      "with",  "but",       "not",   "when",   "where", "which", "that", "this",  "the",  "to",   "of",
+      "on",    "at",        "an",    "as",     "by",    "do",    "does", "no",    "up",   "from", "because",
+      "since", "therefore", "thus",  "hence",  "get",   "gets",  "let",  "there", "more", "less", "us",
+      "can",   "will",      "would", "answer", "final", "are",   "all",  "any",   "some", "yes"};
   std::string lower = word;
   for (char& c : lower) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
   return words.count(lower) != 0;
@@ -443,7 +444,8 @@ class Parser {
     return x->kind == ExprKind::kNumber && x->decimals < 0 && !x->parenthesized && x->number.get_den() == 1;
   }
 
-  // After an integer literal: a proper fraction of integers makes a mixed number. Null and at_ unchanged when it is none.
+  // After an integer literal: a proper fraction of integers makes a mixed number. Null and at_ unchanged when it is
+  // none.
   ExprPtr TryMixed(const ExprPtr& whole) {
     const size_t begin = at_;
     ExprPtr numerator;
@@ -454,7 +456,8 @@ class Parser {
                                     tokens_.begin() + static_cast<long>(std::min(at_ + 8, tokens_.size())));
       numerator = ParseArgument(true);
       denominator = numerator == nullptr ? nullptr : ParseArgument(true);
-      if (numerator == nullptr || denominator == nullptr || !IsPlainInteger(numerator) || !IsPlainInteger(denominator)) {
+      if (numerator == nullptr || denominator == nullptr || !IsPlainInteger(numerator) ||
+          !IsPlainInteger(denominator)) {
         at_ = begin;
         std::copy(kept.begin(), kept.end(), tokens_.begin() + static_cast<long>(begin) + 1);
         return nullptr;
@@ -464,7 +467,8 @@ class Parser {
       numerator = ParsePrimary();
       ++at_;
       denominator = ParsePrimary();
-      if (numerator == nullptr || denominator == nullptr || !IsPlainInteger(numerator) || !IsPlainInteger(denominator)) {
+      if (numerator == nullptr || denominator == nullptr || !IsPlainInteger(numerator) ||
+          !IsPlainInteger(denominator)) {
         at_ = begin;
         return nullptr;
       }
@@ -695,7 +699,8 @@ class Parser {
       return nullptr;
     }
     // 0.1\overline{6}
-    if ((AtCommand("overline") || AtCommand("dot") || AtCommand("bar")) && node->decimals >= 0 + (literal.back() == '.')) {
+    if ((AtCommand("overline") || AtCommand("dot") || AtCommand("bar")) &&
+        node->decimals >= 0 + (literal.back() == '.')) {
       return ParseRepeating(*node);
     }
     if ((AtSign(".") && Peek(1).kind == TokenKind::kCommand && (Peek(1).text == "overline" || Peek(1).text == "bar")) &&
@@ -838,8 +843,8 @@ class Parser {
     std::vector<ExprPtr> factors;
     while (AtFactor()) {
       const Token& token = Peek();
-      if (!factors.empty() && (token.kind == TokenKind::kSign || (token.kind == TokenKind::kName &&
-                                                                 !CanonicalFunction(token.text).empty()))) {
+      if (!factors.empty() && (token.kind == TokenKind::kSign ||
+                               (token.kind == TokenKind::kName && !CanonicalFunction(token.text).empty()))) {
         break;
       }
       if (!factors.empty() && token.kind == TokenKind::kNumber) break;
@@ -939,7 +944,8 @@ class Parser {
     const std::string name = TakeEnvironmentName();
     constexpr std::array<std::string_view, 9> kMatrices = {"matrix",  "pmatrix", "bmatrix", "Bmatrix",    "vmatrix",
                                                            "Vmatrix", "array",   "cases",   "smallmatrix"};
-    constexpr std::array<std::string_view, 6> kAligned = {"aligned", "align", "gathered", "gather", "split", "equation"};
+    constexpr std::array<std::string_view, 6> kAligned = {"aligned", "align", "gathered",
+                                                          "gather",  "split", "equation"};
     const bool matrix = std::find(kMatrices.begin(), kMatrices.end(), name) != kMatrices.end();
     if (!matrix && std::find(kAligned.begin(), kAligned.end(), name) == kAligned.end()) return nullptr;
     if (name == "array") {

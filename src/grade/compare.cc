@@ -63,7 +63,9 @@ class Comparer {
   Comparer(const CompareOptions& options, WorkBudget* budget) : options_(options), budget_(budget) {}
 
   Sameness Compare(const ExprPtr& g, const ExprPtr& p) {
-    if (!budget_->Spend(2)) return Sameness::kUnknown;
+    if (!budget_->Spend(2 + static_cast<int64_t>((g->size + p->size) / 8))) return Sameness::kUnknown;
+    // What has no value is equal to nothing, not even to itself written in another way.
+    if (Contains(*g, ExprKind::kUndefined) || Contains(*p, ExprKind::kUndefined)) return Sameness::kDifferent;
     if (g->kind == p->kind && StructureKey(*g) == StructureKey(*p)) return Sameness::kSame;
     if (g->kind == ExprKind::kText || p->kind == ExprKind::kText) return CompareText(*g, *p);
     const Sameness structure = CompareStructures(g, p);
@@ -120,7 +122,8 @@ class Comparer {
   }
 
   static bool IsSetNotation(const Expr& expr) {
-    return expr.kind == ExprKind::kUnion || expr.kind == ExprKind::kIntersection || expr.kind == ExprKind::kDifference ||
+    return expr.kind == ExprKind::kUnion || expr.kind == ExprKind::kIntersection ||
+           expr.kind == ExprKind::kDifference ||
            (expr.kind == ExprKind::kTuple && expr.args.size() == 2 && expr.name != "()") ||
            (expr.kind == ExprKind::kSymbol && expr.name == "\\mathbb R");
   }
@@ -128,7 +131,8 @@ class Comparer {
     if (expr.kind == ExprKind::kList) {
       return std::all_of(expr.args.begin(), expr.args.end(), [](const ExprPtr& arg) { return HoldsInequality(*arg); });
     }
-    return expr.kind == ExprKind::kRelation && std::none_of(expr.operators.begin(), expr.operators.end(), [](const auto& op) {
+    return expr.kind == ExprKind::kRelation &&
+           std::none_of(expr.operators.begin(), expr.operators.end(), [](const auto& op) {
              return op == "=" || op == "in" || op == "==" || op == "~=" || op == "notin";
            });
   }
@@ -203,29 +207,17 @@ class Comparer {
 
   Sameness CompareRelations(const Expr& g, const Expr& p) {
     const std::vector<Pair> left = PairsOf(g);
-    std::vector<Pair> right = PairsOf(p);
+    const std::vector<Pair> right = PairsOf(p);
     if (left.size() != right.size() || left.size() > kMaxUnordered) return Sameness::kDifferent;
-    for (const Pair& pair : left) {
-      Sameness best = Sameness::kDifferent;
-      for (size_t i = 0; i < right.size(); ++i) {
-        const Sameness same = ComparePairs(pair, right[i]);
-        best = Either(best, same);
-        if (same == Sameness::kSame) {
-          right.erase(right.begin() + static_cast<long>(i));
-          break;
-        }
-      }
-      if (best != Sameness::kSame) return best;
-    }
-    return Sameness::kSame;
+    return MatchAll(left.size(), [&](size_t i, size_t j) { return ComparePairs(left[i], right[j]); });
   }
 
   Sameness CompareRecords(const ExprPtr& g, const ExprPtr& p) {
     if (g->kind != p->kind) {
       const ExprPtr& record = g->kind == ExprKind::kRecord ? g : p;
       const ExprPtr& other = g->kind == ExprKind::kRecord ? p : g;
-      const ExprPtr values = MakeNode(other->kind == ExprKind::kTuple ? ExprKind::kTuple : ExprKind::kList, record->args,
-                                      other->kind == ExprKind::kTuple ? other->name : ",");
+      const ExprPtr values = MakeNode(other->kind == ExprKind::kTuple ? ExprKind::kTuple : ExprKind::kList,
+                                      record->args, other->kind == ExprKind::kTuple ? other->name : ",");
       return g->kind == ExprKind::kRecord ? Compare(values, p) : Compare(g, values);
     }
     if (g->args.size() != p->args.size()) return Sameness::kDifferent;
@@ -242,8 +234,9 @@ class Comparer {
 
   Sameness CompareCollections(const ExprPtr& g, const ExprPtr& p) {
     const auto vector = [](const Expr& expr) {
-      return expr.kind == ExprKind::kTuple || (expr.kind == ExprKind::kMatrix && expr.name.empty() &&
-                                               (expr.columns == 1 || expr.args.size() == static_cast<size_t>(expr.columns)));
+      return expr.kind == ExprKind::kTuple ||
+             (expr.kind == ExprKind::kMatrix && expr.name.empty() &&
+              (expr.columns == 1 || expr.args.size() == static_cast<size_t>(expr.columns)));
     };
     const auto unordered = [](const Expr& expr) { return expr.kind == ExprKind::kList || expr.kind == ExprKind::kSet; };
     if (g->kind == ExprKind::kMatrix && p->kind == ExprKind::kMatrix) {
@@ -281,22 +274,52 @@ class Comparer {
   // Every member of one has its own partner in the other; what is written twice counts once.
   Sameness Unordered(const std::vector<ExprPtr>& g, const std::vector<ExprPtr>& p) {
     const std::vector<ExprPtr> left = WithoutRepeats(g);
-    std::vector<ExprPtr> right = WithoutRepeats(p);
+    const std::vector<ExprPtr> right = WithoutRepeats(p);
     if (left.size() != right.size()) return Sameness::kDifferent;
     if (left.size() > kMaxUnordered) return Sameness::kUnknown;
-    for (const ExprPtr& item : left) {
-      Sameness best = Sameness::kDifferent;
-      for (size_t i = 0; i < right.size(); ++i) {
-        const Sameness same = Compare(item, right[i]);
-        best = Either(best, same);
-        if (same == Sameness::kSame) {
-          right.erase(right.begin() + static_cast<long>(i));
-          break;
-        }
+    return MatchAll(left.size(), [&](size_t i, size_t j) { return Compare(left[i], right[j]); });
+  }
+
+  // Whether `count` things on each side can be paired so that every pair is the same. `compare(i, j)`.
+  template <class Compare>
+  Sameness MatchAll(size_t count, const Compare& compare) {
+    std::vector<std::vector<Sameness>> table(count, std::vector<Sameness>(count, Sameness::kUnknown));
+    std::vector<bool> row_lost(count, true);
+    std::vector<bool> column_lost(count, true);
+    bool unknown = false;
+    for (size_t i = 0; i < count; ++i) {
+      for (size_t j = 0; j < count; ++j) {
+        table[i][j] = compare(i, j);
+        unknown |= table[i][j] == Sameness::kUnknown;
+        if (table[i][j] == Sameness::kDifferent) continue;
+        row_lost[i] = false;
+        column_lost[j] = false;
       }
-      if (best != Sameness::kSame) return best;
+      if (row_lost[i]) return Sameness::kDifferent;
+      if (budget_->exhausted()) return Sameness::kUnknown;
+    }
+    if (std::find(column_lost.begin(), column_lost.end(), true) != column_lost.end()) return Sameness::kDifferent;
+    // A matching of the largest size, by augmenting paths.
+    std::vector<size_t> partner(count, count);
+    for (size_t i = 0; i < count; ++i) {
+      std::vector<bool> seen(count, false);
+      if (!Augment(table, i, &partner, &seen)) return unknown ? Sameness::kUnknown : Sameness::kDifferent;
     }
     return Sameness::kSame;
+  }
+
+  // Finds a partner for `i`, moving others to another partner where needed; as deep as there are things.
+  static bool Augment(const std::vector<std::vector<Sameness>>& table, size_t i, std::vector<size_t>* partner,
+                      std::vector<bool>* seen) {
+    for (size_t j = 0; j < table.size(); ++j) {
+      if (table[i][j] != Sameness::kSame || (*seen)[j]) continue;
+      (*seen)[j] = true;
+      if ((*partner)[j] == table.size() || Augment(table, (*partner)[j], partner, seen)) {
+        (*partner)[j] = i;
+        return true;
+      }
+    }
+    return false;
   }
 
   static std::vector<ExprPtr> WithoutRepeats(const std::vector<ExprPtr>& items) {
@@ -412,8 +435,8 @@ class Comparer {
     return same;
   }
 
-  // `decimal` is a decimal literal of enough digits that stands for `exact`, a number without a finite decimal: they differ by
-  // less than one unit of its last digit (rounded or cut off).
+  // `decimal` is a decimal literal of enough digits that stands for `exact`, a number without a finite decimal: they
+  // differ by less than one unit of its last digit (rounded or cut off).
   bool IsRounding(const Expr& decimal, const Expr& exact) {
     if (decimal.kind != ExprKind::kNumber || decimal.decimals < kMinDecimals || decimal.significant < kMinSignificant) {
       return false;
@@ -438,22 +461,25 @@ class Comparer {
 
 }  // namespace
 
-Sameness CompareTrees(const ExprPtr& gold, const ExprPtr& predicted, const CompareOptions& options, WorkBudget* budget) {
+Sameness CompareTrees(const ExprPtr& gold, const ExprPtr& predicted, const CompareOptions& options,
+                      WorkBudget* budget) {
   return Comparer(options, budget).Compare(gold, predicted);
 }
 
 std::string WordsKey(std::string_view text) {
   std::string key;
   std::string word;
+  std::string last;
   const auto flush = [&] {
     if (word != "the" && word != "a" && word != "an") key += word;
-    if (key.empty() && word == "a") key = word;  // the letter
+    last = word.empty() ? last : word;
     word.clear();
   };
   for (size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
     if (c == '\\') {
-      while (i + 1 < text.size() && ((text[i + 1] >= 'a' && text[i + 1] <= 'z') || (text[i + 1] >= 'A' && text[i + 1] <= 'Z'))) {
+      while (i + 1 < text.size() &&
+             ((text[i + 1] >= 'a' && text[i + 1] <= 'z') || (text[i + 1] >= 'A' && text[i + 1] <= 'Z'))) {
         ++i;
       }
       flush();
@@ -466,7 +492,7 @@ std::string WordsKey(std::string_view text) {
     }
   }
   flush();
-  return key;
+  return key.empty() ? last : key;  // "a" alone is the letter
 }
 
 }  // namespace pith::grade

@@ -19,8 +19,8 @@ struct CompareOptions {
 // kUnknown when a limit on work was met.
 Sameness CompareTrees(const ExprPtr& gold, const ExprPtr& predicted, const CompareOptions& options, WorkBudget* budget);
 
-// Letters and digits of a text in lower case, without articles and LaTeX commands: two texts of words with the same key are the
-// same answer.
+// Letters and digits of a text in lower case, without articles and LaTeX commands: two texts of words with the same key
+// are the same answer.
 std::string WordsKey(std::string_view text);
 
 }  // namespace pith::grade

@@ -279,7 +279,8 @@ Folded Fold(const ExprPtr& expr, Evaluator* evaluator, bool* too_large) {
 }  // namespace
 
 int64_t BitsOf(const mpq_class& value) {
-  return static_cast<int64_t>(std::max(mpz_sizeinbase(value.get_num_mpz_t(), 2), mpz_sizeinbase(value.get_den_mpz_t(), 2)));
+  return static_cast<int64_t>(
+      std::max(mpz_sizeinbase(value.get_num_mpz_t(), 2), mpz_sizeinbase(value.get_den_mpz_t(), 2)));
 }
 
 ExactValue EvaluateExact(const Expr& expr, WorkBudget* budget) {

@@ -22,8 +22,9 @@ struct ExactValue {
 
 ExactValue EvaluateExact(const Expr& expr, WorkBudget* budget);
 
-// The tree with every part that is a rational number replaced by that number. `too_large` is set when a part is rational but
-// too large to write down: a numeric comparison of such a tree must not conclude that it is equal to another.
+// The tree with every part that is a rational number replaced by that number. `too_large` is set when a part is
+// rational but too large to write down: a numeric comparison of such a tree must not conclude that it is equal to
+// another.
 ExprPtr FoldExact(const ExprPtr& expr, WorkBudget* budget, bool* too_large);
 
 // Bits of the larger of numerator and denominator.

@@ -16,12 +16,17 @@ ExprPtr MakeSymbol(std::string name) { return MakeNode(ExprKind::kSymbol, {}, st
 
 namespace {
 
+constexpr size_t kMaxCountedSize = size_t{1} << 40;
+
 std::shared_ptr<Expr> NewNode(ExprKind kind, std::vector<ExprPtr> args, std::string name) {
   auto node = std::make_shared<Expr>();
   node->kind = kind;
   node->args = std::move(args);
   node->name = std::move(name);
-  for (const ExprPtr& arg : node->args) node->height = std::max(node->height, arg->height + 1);
+  for (const ExprPtr& arg : node->args) {
+    node->height = std::max(node->height, arg->height + 1);
+    node->size = std::min(node->size + arg->size, kMaxCountedSize);
+  }
   return node;
 }
 

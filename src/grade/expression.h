@@ -1,4 +1,5 @@
-// The tree of an answer. Nodes are immutable and shared; the parser bounds their height by kMaxHeight, sums and products are flat.
+// The tree of an answer. Nodes are immutable and shared; the parser bounds their height by kMaxHeight, sums and
+// products are flat.
 #pragma once
 
 #include <gmpxx.h>
@@ -24,11 +25,11 @@ enum class ExprKind : uint8_t {
   // What carries a value.
   kQuantity,  // args[0] with unit `name`: "percent", "degree", or words
   // Structures.
-  kList,        // unordered; `name` is what joined it: ",", "and", "or"
-  kSet,         // \{ ... \}
-  kTuple,       // `name` holds its two brackets: "()", "[)"
-  kMatrix,      // `columns` columns, args row by row; `name` is the environment
-  kUnion,       // of args
+  kList,    // unordered; `name` is what joined it: ",", "and", "or"
+  kSet,     // \{ ... \}
+  kTuple,   // `name` holds its two brackets: "()", "[)"
+  kMatrix,  // `columns` columns, args row by row; `name` is the environment
+  kUnion,   // of args
   kIntersection,
   kDifference,  // args[0] without args[1]
   kRelation,    // args[0] op args[1] op args[2] ...: `operators`
@@ -49,6 +50,7 @@ struct Expr {
   int significant = 0;                 // kNumber: significant digits
   int columns = 0;                     // kMatrix
   int height = 1;                      // of the tree
+  size_t size = 1;                     // nodes of the tree; a shared part counts wherever it stands
   bool parenthesized = false;          // stood in round brackets
   std::vector<std::string> operators;  // kRelation: "=", "<", "<=", ">", ">=", "!=", "in", "~=", "=="
 };
@@ -61,8 +63,8 @@ ExprPtr MakeMatrix(std::vector<ExprPtr> cells, size_t columns, std::string name 
 // -x; a number is negated in place.
 ExprPtr Negate(const ExprPtr& x);
 
-// A text that is the same for trees that differ only in the order of sums, products and unordered structures. Two trees with
-// the same key are equal answers.
+// A text that is the same for trees that differ only in the order of sums, products and unordered structures. Two trees
+// with the same key are equal answers.
 std::string StructureKey(const Expr& expr);
 
 // Names of the free symbols (constants are not free), sorted, without repeats.

@@ -16,9 +16,9 @@ namespace {
 
 using grade::FormulaSpan;
 
-constexpr size_t kMaxClause = 600;     // bytes of a stated answer
-constexpr size_t kMaxJoiner = 80;      // bytes between two boxes that are one answer
-constexpr size_t kMaxShortWords = 8;   // an answer in words
+constexpr size_t kMaxClause = 600;    // bytes of a stated answer
+constexpr size_t kMaxJoiner = 80;     // bytes between two boxes that are one answer
+constexpr size_t kMaxShortWords = 8;  // an answer in words
 constexpr size_t kMaxResponse = 1 << 20;
 
 bool IsBlank(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
@@ -39,7 +39,8 @@ std::string_view SkipBlanks(std::string_view text) {
   return text;
 }
 
-// What may hold an answer: after the last closed think block, before a reopened one, and before the tokens that end a turn.
+// What may hold an answer: after the last closed think block, before a reopened one, and before the tokens that end a
+// turn.
 std::string_view Readable(std::string_view response) {
   if (response.size() > kMaxResponse) response.remove_prefix(response.size() - kMaxResponse);
   constexpr std::string_view kClose = "</think>";
@@ -137,7 +138,8 @@ std::vector<Box> FindBoxes(std::string_view text, bool* open) {
   return boxes;
 }
 
-// Whether the text between two boxes joins them into one answer: commas, "and", "or", perhaps with "for part (a)" in front.
+// Whether the text between two boxes joins them into one answer: commas, "and", "or", perhaps with "for part (a)" in
+// front.
 bool IsJoiner(std::string_view gap, bool* either) {
   if (gap.size() > kMaxJoiner || gap.find("\n\n") != std::string_view::npos) return false;
   std::vector<std::string> words;
@@ -156,7 +158,8 @@ bool IsJoiner(std::string_view gap, bool* either) {
       const std::string_view command = gap.substr(i + 1, end - i - 1);
       if (command.empty()) {
         ++i;  // \, \; \( \)
-      } else if (command == "text" || command == "quad" || command == "qquad" || command == "mbox" || command == "textrm") {
+      } else if (command == "text" || command == "quad" || command == "qquad" || command == "mbox" ||
+                 command == "textrm") {
         i = end - 1;
       } else {
         return false;
@@ -219,7 +222,8 @@ std::optional<Found> BoxedAnswer(std::string_view text) {
   return Found{boxes.back().end, answer};
 }
 
-// The single letter that a text begins with, as the choice of one option: "D, it can't be A", "for sure D", "option (C)".
+// The single letter that a text begins with, as the choice of one option: "D, it can't be A", "for sure D", "option
+// (C)".
 std::optional<std::string> LeadingChoice(std::string_view clause) {
   std::string_view rest = SkipBlanks(clause);
   for (int words = 0; words < 4 && !rest.empty(); ++words) {
@@ -227,13 +231,15 @@ std::optional<std::string> LeadingChoice(std::string_view clause) {
     const bool bracket = word.size() >= 3 && word[0] == '(' && word[2] == ')';
     const char letter = bracket ? word[1] : word[0];
     const std::string_view after = word.substr(bracket ? 3 : 1);
-    const bool marked = bracket || (!after.empty() && (after[0] == '.' || after[0] == ',' || after[0] == ')' || after[0] == ':'));
-    if (letter >= 'A' && letter <= 'J' && (bracket ? after.size() <= 1 : after.empty() || (marked && after.size() == 1))) {
-      // "A" may be an article.
-      if (marked || letter != 'A' || rest.size() == word.size()) return std::string(1, letter);
+    const bool marked =
+        bracket || (!after.empty() && (after[0] == '.' || after[0] == ',' || after[0] == ')' || after[0] == ':'));
+    if (letter >= 'A' && letter <= 'J' &&
+        (bracket ? after.size() <= 1 : after.empty() || (marked && after.size() == 1))) {
+      // "A" may be an article, "I" a pronoun.
+      if (marked || (letter != 'A' && letter != 'I') || rest.size() == word.size()) return std::string(1, letter);
     }
-    for (const std::string_view filler : {"for", "sure", "option", "choice", "probably", "definitely", "clearly", "letter",
-                                          "therefore", "thus", "simply", "Option", "Choice"}) {
+    for (const std::string_view filler : {"for", "sure", "option", "choice", "probably", "definitely", "clearly",
+                                          "letter", "therefore", "thus", "simply", "Option", "Choice"}) {
       if (word == filler) {
         rest = SkipBlanks(rest.substr(word.size()));
         word = {};
@@ -247,8 +253,8 @@ std::optional<std::string> LeadingChoice(std::string_view clause) {
 
 // Whether `text` opens inline mathematics at the end of its line and closes it on another.
 bool OpensBrokenFormula(std::string_view text) {
-  const std::string_view rest = text.substr(text.find_first_not_of(" \t") == std::string_view::npos ? text.size()
-                                                                                                   : text.find_first_not_of(" \t"));
+  const std::string_view rest = text.substr(
+      text.find_first_not_of(" \t") == std::string_view::npos ? text.size() : text.find_first_not_of(" \t"));
   std::string_view behind;
   if (StartsWith(rest, "\\(")) {
     behind = rest.substr(2);
@@ -282,7 +288,8 @@ std::string JoinedSpans(std::string_view clause, const std::vector<FormulaSpan>&
 
 // The answer in the words after "the answer is".
 std::optional<std::string> ClauseAnswer(std::string_view clause, int rounds) {
-  for (const std::string_view filler : {"approximately ", "about ", "roughly ", "exactly ", "therefore ", "thus ", "simply "}) {
+  for (const std::string_view filler :
+       {"approximately ", "about ", "roughly ", "exactly ", "therefore ", "thus ", "simply "}) {
     if (StartsWith(clause, filler)) clause.remove_prefix(filler.size());
   }
   const std::string_view trimmed = TrimAnswer(clause);
@@ -301,9 +308,9 @@ std::optional<std::string> ClauseAnswer(std::string_view clause, int rounds) {
     for (const std::string_view verb : {" is ", " are ", " est ", " es "}) {
       size_t at = clause.rfind(verb);
       // Not inside a formula.
-      const bool inside = at != std::string_view::npos && std::any_of(spans.begin(), spans.end(), [at](const FormulaSpan& span) {
-        return span.begin < at && at < span.end;
-      });
+      const bool inside = at != std::string_view::npos &&
+                          std::any_of(spans.begin(), spans.end(),
+                                      [at](const FormulaSpan& span) { return span.begin < at && at < span.end; });
       if (at != std::string_view::npos && !inside) {
         if (auto answer = ClauseAnswer(clause.substr(at + verb.size()), rounds - 1)) return answer;
       }
@@ -337,8 +344,8 @@ bool TakeStatement(std::string_view text, size_t* at) {
   for (const std::string_view verb : {"is not", "isn't", "are not"}) {
     if (StartsWith(rest, verb)) return false;
   }
-  for (const std::string_view verb : {"is:", "is ", "is\n", "are:", "are ", "would be ", "will be ", "must be ", ":", "=", "est ", "es ",
-                                      "is**", "ist "}) {
+  for (const std::string_view verb : {"is:", "is ", "is\n", "are:", "are ", "would be ", "will be ", "must be ", ":",
+                                      "=", "est ", "es ", "is**", "ist "}) {
     if (StartsWith(rest, verb)) {
       i += verb.size();
       if (verb.back() == '\n' || verb == "is**") --i;
@@ -347,7 +354,8 @@ bool TakeStatement(std::string_view text, size_t* at) {
     }
   }
   // "Answer $9$"
-  if (!stated && (StartsWith(rest, "$") || StartsWith(rest, "\\(") || StartsWith(rest, "\\[") || StartsWith(rest, "\n"))) {
+  if (!stated &&
+      (StartsWith(rest, "$") || StartsWith(rest, "\\(") || StartsWith(rest, "\\[") || StartsWith(rest, "\n"))) {
     const bool capital = *at >= 6 && text[*at - 6] == 'A';
     if (!capital) return false;
     stated = true;
@@ -371,9 +379,10 @@ std::vector<Marker> FindMarkers(std::string_view text) {
     const std::string_view before = view.substr(word >= 8 ? word - 8 : 0, word >= 8 ? 8 : word);
     markers.push_back({at, content, before.find("final") != std::string_view::npos});
   }
-  for (const std::string_view mark : {"#### ", "réponse est ", "réponse : ", "réponse: ", "réponse:", "respuesta es ", "respuesta: ",
-                                      "antwort: ", "antwort ist ", "答案：", "答案:", "答案是", "答案为", "ответ: ", "ответ:",
-                                      "الإجابة:", "الجواب:", "الإجابة هي", "\na: ", "\nans: ", "result: "}) {
+  for (const std::string_view mark :
+       {"#### ",     "réponse est ", "réponse : ", "réponse: ",  "réponse:", "respuesta es ", "respuesta: ",
+        "antwort: ", "antwort ist ", "答案：",     "答案:",      "答案是",   "答案为",        "ответ: ",
+        "ответ:",    "الإجابة:",     "الجواب:",    "الإجابة هي", "\na: ",    "\nans: ",       "result: "}) {
     for (size_t at = view.find(mark); at != std::string_view::npos; at = view.find(mark, at + mark.size())) {
       markers.push_back({at, at + mark.size(), mark == "#### "});
     }

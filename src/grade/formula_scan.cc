@@ -26,14 +26,16 @@ bool IsMoney(std::string_view inside) {
   size_t last = inside.size();
   while (last > 0 && IsBlank(inside[last - 1])) --last;
   if (last == 0 || std::string_view("+-=*/").find(inside[last - 1]) != std::string_view::npos) return true;
-  if (inside.size() >= 3 && inside.substr(0, last).size() >= 3 && StartsWith(inside.substr(last >= 3 ? last - 3 : 0), "−")) return true;
+  if (inside.size() >= 3 && inside.substr(0, last).size() >= 3 &&
+      StartsWith(inside.substr(last >= 3 ? last - 3 : 0), "−"))
+    return true;
   for (size_t i = 0; i < inside.size();) {
     if (inside[i] == '\\') {
       const size_t begin = ++i;
       while (i < inside.size() && IsLetter(inside[i])) ++i;
       const std::string_view command = inside.substr(begin, i - begin);
-      if (StartsWith(command, "text") || command == "mbox" || command == "mathrm" || command == "begin" || command == "end" ||
-          command == "operatorname") {
+      if (StartsWith(command, "text") || command == "mbox" || command == "mathrm" || command == "begin" ||
+          command == "end" || command == "operatorname") {
         i = std::min(inside.find('}', i), inside.size());
       }
       continue;
@@ -47,7 +49,8 @@ bool IsMoney(std::string_view inside) {
     const std::string_view word = inside.substr(begin, i - begin);
     const bool spoken = std::any_of(word.begin(), word.end(), [](char c) { return c >= 'a' && c <= 'z'; });
     // Words beside a digit at the start: money. "$Even$" alone is a formula.
-    if (word.size() >= 3 && spoken && IsDigit(inside[first]) && word != "sin" && word != "cos" && word != "sqrt") return true;
+    if (word.size() >= 3 && spoken && IsDigit(inside[first]) && word != "sin" && word != "cos" && word != "sqrt")
+      return true;
     if (word.size() >= 3 && spoken && inside.find(' ') != std::string_view::npos && word != "and") {
       const size_t blanks = static_cast<size_t>(std::count(inside.begin(), inside.end(), ' '));
       if (blanks >= 3 && inside.find('\\') == std::string_view::npos) return true;
@@ -60,17 +63,20 @@ bool IsMoney(std::string_view inside) {
 
 namespace {
 
-// A formula without marks around it, from the command at `at`: "(\\frac{2}{5})", "x=3\\sqrt{2}+1". `from` is where it may begin
-// at the earliest.
+// A formula without marks around it, from the command at `at`: "(\\frac{2}{5})", "x=3\\sqrt{2}+1". `from` is where it
+// may begin at the earliest.
 std::optional<FormulaSpan> BareFormula(std::string_view text, size_t at, size_t from) {
   constexpr std::string_view kSigns = "0123456789.+-*/^_()[]=<>!'|,";
   const std::string_view rest = text.substr(at, 8);
   bool begins = false;
-  for (const std::string_view command : {"\\frac", "\\dfrac", "\\tfrac", "\\cfrac", "\\sqrt"}) begins |= StartsWith(rest, command);
+  for (const std::string_view command : {"\\frac", "\\dfrac", "\\tfrac", "\\cfrac", "\\sqrt"})
+    begins |= StartsWith(rest, command);
   if (!begins) return std::nullopt;
   size_t begin = at;
   while (begin > from && (kSigns.find(text[begin - 1]) != std::string_view::npos)) --begin;
-  if (begin > from && IsLetter(text[begin - 1]) && (begin < 2 || !IsLetter(text[begin - 2])) && begin < at && text[begin] == '=') --begin;
+  if (begin > from && IsLetter(text[begin - 1]) && (begin < 2 || !IsLetter(text[begin - 2])) && begin < at &&
+      text[begin] == '=')
+    --begin;
   size_t end = at;
   const size_t stop = std::min(text.size(), at + 400);
   while (end < stop) {
@@ -91,7 +97,8 @@ std::optional<FormulaSpan> BareFormula(std::string_view text, size_t at, size_t 
       ++end;
     } else if (IsLetter(c) && (end + 1 >= text.size() || !IsLetter(text[end + 1])) && !IsBlank(text[end - 1])) {
       ++end;
-    } else if (c == ' ' && end + 1 < stop && std::string_view("+-*/=^\\").find(text[end + 1]) != std::string_view::npos) {
+    } else if (c == ' ' && end + 1 < stop &&
+               std::string_view("+-*/=^\\").find(text[end + 1]) != std::string_view::npos) {
       ++end;
     } else if (c == ' ' && end > at && std::string_view("+-*/=").find(text[end - 1]) != std::string_view::npos) {
       ++end;
@@ -170,8 +177,9 @@ bool HoldsValue(std::string_view formula) {
   for (const char c : formula) {
     if (IsDigit(c) || c == '=' || c == '<' || c == '>' || c == ',') return true;
   }
-  for (const std::string_view command : {"\\le", "\\ge", "\\ne", "\\frac", "\\dfrac", "\\sqrt", "\\begin", "\\in", "\\cup", "\\pi", "\\text",
-                                         "\\pm", "\\infty", "\\lt", "\\gt", "\\emptyset", "^", "+"}) {
+  for (const std::string_view command :
+       {"\\le", "\\ge", "\\ne", "\\frac", "\\dfrac", "\\sqrt", "\\begin", "\\in", "\\cup", "\\pi", "\\text", "\\pm",
+        "\\infty", "\\lt", "\\gt", "\\emptyset", "^", "+"}) {
     if (formula.find(command) != std::string_view::npos) return true;
   }
   return false;
@@ -194,8 +202,8 @@ size_t NumberEnd(std::string_view text, size_t at) {
     ++end;
   }
   // "1 000 000"
-  while (digits(at) - at <= 3 && end + 3 < text.size() && text[end] == ' ' && digits(end + 1) == end + 4 && end - at <= 15 &&
-         (end + 4 >= text.size() || (text[end + 4] != '/'))) {
+  while (digits(at) - at <= 3 && end + 3 < text.size() && text[end] == ' ' && digits(end + 1) == end + 4 &&
+         end - at <= 15 && (end + 4 >= text.size() || (text[end + 4] != '/'))) {
     end += 4;
   }
   // A fraction, or the fraction of a mixed number.
@@ -216,7 +224,8 @@ struct NumberSpan {
 // The next number at or behind `from`.
 std::optional<NumberSpan> NextNumber(std::string_view text, size_t from) {
   for (size_t at = from; at < text.size(); ++at) {
-    const bool point = text[at] == '.' && at + 1 < text.size() && IsDigit(text[at + 1]) && (at == 0 || !IsDigit(text[at - 1]));
+    const bool point =
+        text[at] == '.' && at + 1 < text.size() && IsDigit(text[at + 1]) && (at == 0 || !IsDigit(text[at - 1]));
     if (!IsDigit(text[at]) && !point) continue;
     const size_t begin = at;
     const size_t end = NumberEnd(text, point ? at + 1 : at);
@@ -275,7 +284,8 @@ std::optional<std::string> LastFormulaOrNumber(std::string_view text) {
     ++tries;
     if (IsWholeAnswer(spans[i].inside, 8)) {
       const size_t end = spans[i].end;
-      const std::string_view behind = text.substr(std::min(end + (end < text.size() && text[end] == ' ' ? 1 : 0), text.size()));
+      const std::string_view behind =
+          text.substr(std::min(end + (end < text.size() && text[end] == ' ' ? 1 : 0), text.size()));
       const bool percent = StartsWith(behind, "%") || StartsWith(behind, "percent");
       return std::string(spans[i].inside) + (percent ? " percent" : "");
     }

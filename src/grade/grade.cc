@@ -39,7 +39,7 @@ Sameness Best(Sameness a, Sameness b) {
 
 Sameness CompareForms(const AnswerForm& g, const AnswerForm& p, const grade::CompareOptions& options,
                       grade::WorkBudget* budget) {
-  if (!g.key.empty() && g.key == p.key) return Sameness::kSame;
+  if ((!g.key.empty() && g.key == p.key) || g.text == p.text) return Sameness::kSame;
   if (g.choice != '\0' && p.choice != '\0') {
     return g.choice == p.choice ? Sameness::kSame : Sameness::kDifferent;
   }

@@ -24,69 +24,148 @@ char Lower(char c) { return IsUpper(c) ? static_cast<char>(c - 'A' + 'a') : c; }
 using Table = std::unordered_map<std::string_view, std::string_view>;
 
 const Table& Functions() {
-  static const Table& table = *new Table{
-      {"sin", "sin"},         {"cos", "cos"},         {"tan", "tan"},         {"cot", "cot"},
-      {"sec", "sec"},         {"csc", "csc"},         {"arcsin", "asin"},     {"arccos", "acos"},
-      {"arctan", "atan"},     {"arccot", "acot"},     {"arcsec", "asec"},     {"arccsc", "acsc"},
-      {"asin", "asin"},       {"acos", "acos"},       {"atan", "atan"},       {"acot", "acot"},
-      {"sinh", "sinh"},       {"cosh", "cosh"},       {"tanh", "tanh"},       {"coth", "coth"},
-      {"sech", "sech"},       {"csch", "csch"},       {"arsinh", "asinh"},    {"arcosh", "acosh"},
-      {"artanh", "atanh"},    {"arcsinh", "asinh"},   {"arccosh", "acosh"},   {"arctanh", "atanh"},
-      {"asinh", "asinh"},     {"acosh", "acosh"},     {"atanh", "atanh"},     {"exp", "exp"},
-      {"log", "log"},         {"ln", "log"},          {"lg", "lg"},           {"sqrt", "sqrt"},
-      {"cbrt", "cbrt"},       {"abs", "abs"},         {"floor", "floor"},     {"ceil", "ceil"},
-      {"ceiling", "ceil"},    {"gcd", "gcd"},         {"lcm", "lcm"},         {"min", "min"},
-      {"max", "max"},         {"factorial", "factorial"},                     {"binomial", "binom"},
-      {"Abs", "abs"},         {"Min", "min"},         {"Max", "max"}};
+  static const Table& table = *new Table{{"sin", "sin"},        {"cos", "cos"},
+                                         {"tan", "tan"},        {"cot", "cot"},
+                                         {"sec", "sec"},        {"csc", "csc"},
+                                         {"arcsin", "asin"},    {"arccos", "acos"},
+                                         {"arctan", "atan"},    {"arccot", "acot"},
+                                         {"arcsec", "asec"},    {"arccsc", "acsc"},
+                                         {"asin", "asin"},      {"acos", "acos"},
+                                         {"atan", "atan"},      {"acot", "acot"},
+                                         {"sinh", "sinh"},      {"cosh", "cosh"},
+                                         {"tanh", "tanh"},      {"coth", "coth"},
+                                         {"sech", "sech"},      {"csch", "csch"},
+                                         {"arsinh", "asinh"},   {"arcosh", "acosh"},
+                                         {"artanh", "atanh"},   {"arcsinh", "asinh"},
+                                         {"arccosh", "acosh"},  {"arctanh", "atanh"},
+                                         {"asinh", "asinh"},    {"acosh", "acosh"},
+                                         {"atanh", "atanh"},    {"exp", "exp"},
+                                         {"log", "log"},        {"ln", "log"},
+                                         {"lg", "lg"},          {"sqrt", "sqrt"},
+                                         {"cbrt", "cbrt"},      {"abs", "abs"},
+                                         {"floor", "floor"},    {"ceil", "ceil"},
+                                         {"ceiling", "ceil"},   {"gcd", "gcd"},
+                                         {"lcm", "lcm"},        {"min", "min"},
+                                         {"max", "max"},        {"factorial", "factorial"},
+                                         {"binomial", "binom"}, {"Abs", "abs"},
+                                         {"Min", "min"},        {"Max", "max"}};
   return table;
 }
 
 // Symbols that are written as words.
 const Table& SymbolWords() {
-  static const Table& table = *new Table{
-      {"alpha", "alpha"},   {"beta", "beta"},       {"gamma", "gamma"},     {"delta", "delta"},   {"epsilon", "epsilon"},
-      {"varepsilon", "epsilon"},                    {"zeta", "zeta"},       {"eta", "eta"},       {"theta", "theta"},
-      {"vartheta", "theta"},                        {"iota", "iota"},       {"kappa", "kappa"},   {"lambda", "lambda"},
-      {"mu", "mu"},         {"nu", "nu"},           {"xi", "xi"},           {"rho", "rho"},       {"varrho", "rho"},
-      {"sigma", "sigma"},   {"varsigma", "sigma"},  {"tau", "tau"},         {"upsilon", "upsilon"},
-      {"phi", "phi"},       {"varphi", "phi"},      {"chi", "chi"},         {"psi", "psi"},       {"omega", "omega"},
-      {"Gamma", "Gamma"},   {"Delta", "Delta"},     {"Theta", "Theta"},     {"Lambda", "Lambda"}, {"Xi", "Xi"},
-      {"Pi", "Pi"},         {"Sigma", "Sigma"},     {"Phi", "Phi"},         {"Psi", "Psi"},       {"Omega", "Omega"},
-      {"pi", "pi"},         {"infty", "infinity"},  {"inf", "infinity"},    {"infinity", "infinity"},
-      {"oo", "infinity"},   {"ell", "ell"},         {"hbar", "hbar"}};
+  static const Table& table = *new Table{{"alpha", "alpha"},
+                                         {"beta", "beta"},
+                                         {"gamma", "gamma"},
+                                         {"delta", "delta"},
+                                         {"epsilon", "epsilon"},
+                                         {"varepsilon", "epsilon"},
+                                         {"zeta", "zeta"},
+                                         {"eta", "eta"},
+                                         {"theta", "theta"},
+                                         {"vartheta", "theta"},
+                                         {"iota", "iota"},
+                                         {"kappa", "kappa"},
+                                         {"lambda", "lambda"},
+                                         {"mu", "mu"},
+                                         {"nu", "nu"},
+                                         {"xi", "xi"},
+                                         {"rho", "rho"},
+                                         {"varrho", "rho"},
+                                         {"sigma", "sigma"},
+                                         {"varsigma", "sigma"},
+                                         {"tau", "tau"},
+                                         {"upsilon", "upsilon"},
+                                         {"phi", "phi"},
+                                         {"varphi", "phi"},
+                                         {"chi", "chi"},
+                                         {"psi", "psi"},
+                                         {"omega", "omega"},
+                                         {"Gamma", "Gamma"},
+                                         {"Delta", "Delta"},
+                                         {"Theta", "Theta"},
+                                         {"Lambda", "Lambda"},
+                                         {"Xi", "Xi"},
+                                         {"Pi", "Pi"},
+                                         {"Sigma", "Sigma"},
+                                         {"Phi", "Phi"},
+                                         {"Psi", "Psi"},
+                                         {"Omega", "Omega"},
+                                         {"pi", "pi"},
+                                         {"infty", "infinity"},
+                                         {"inf", "infinity"},
+                                         {"infinity", "infinity"},
+                                         {"oo", "infinity"},
+                                         {"ell", "ell"},
+                                         {"hbar", "hbar"}};
   return table;
 }
 
 const Table& SignCommands() {
-  static const Table& table = *new Table{
-      {"le", "<="},         {"leq", "<="},        {"leqslant", "<="},  {"leqq", "<="},      {"ge", ">="},
-      {"geq", ">="},        {"geqslant", ">="},   {"geqq", ">="},      {"lt", "<"},         {"gt", ">"},
-      {"ne", "!="},         {"neq", "!="},        {"approx", "~="},    {"simeq", "~="},     {"thickapprox", "~="},
-      {"equiv", "=="},      {"in", "in"},         {"cup", "cup"},      {"bigcup", "cup"},   {"cap", "cap"},
-      {"setminus", "setminus"},                   {"backslash", "setminus"},                {"pm", "+-"},
-      {"mp", "-+"},         {"cdot", "*"},        {"times", "*"},      {"ast", "*"},        {"div", "/"},
-      {"circ", "deg"},      {"degree", "deg"},    {"colon", ":"},      {"lbrace", "\\{"},   {"rbrace", "\\}"},
-      {"langle", "("},      {"rangle", ")"},      {"lvert", "|"},      {"rvert", "|"},      {"vert", "|"},
-      {"mid", "|"},         {"prime", "'"},       {"lbrack", "["},     {"rbrack", "]"},     {"lparen", "("},
-      {"rparen", ")"},      {"land", ","},        {"cr", "\\\\"}};
+  static const Table& table = *new Table{{"le", "<="},
+                                         {"leq", "<="},
+                                         {"leqslant", "<="},
+                                         {"leqq", "<="},
+                                         {"ge", ">="},
+                                         {"geq", ">="},
+                                         {"geqslant", ">="},
+                                         {"geqq", ">="},
+                                         {"lt", "<"},
+                                         {"gt", ">"},
+                                         {"ne", "!="},
+                                         {"neq", "!="},
+                                         {"approx", "~="},
+                                         {"simeq", "~="},
+                                         {"thickapprox", "~="},
+                                         {"equiv", "=="},
+                                         {"in", "in"},
+                                         {"cup", "cup"},
+                                         {"bigcup", "cup"},
+                                         {"cap", "cap"},
+                                         {"setminus", "setminus"},
+                                         {"backslash", "setminus"},
+                                         {"pm", "+-"},
+                                         {"mp", "-+"},
+                                         {"cdot", "*"},
+                                         {"times", "*"},
+                                         {"ast", "*"},
+                                         {"div", "/"},
+                                         {"circ", "deg"},
+                                         {"degree", "deg"},
+                                         {"colon", ":"},
+                                         {"lbrace", "\\{"},
+                                         {"rbrace", "\\}"},
+                                         {"langle", "("},
+                                         {"rangle", ")"},
+                                         {"lvert", "|"},
+                                         {"rvert", "|"},
+                                         {"vert", "|"},
+                                         {"mid", "|"},
+                                         {"prime", "'"},
+                                         {"lbrack", "["},
+                                         {"rbrack", "]"},
+                                         {"lparen", "("},
+                                         {"rparen", ")"},
+                                         {"land", ","},
+                                         {"cr", "\\\\"}};
   return table;
 }
 
 const std::unordered_set<std::string_view>& SpacingCommands() {
   static const auto& table = *new std::unordered_set<std::string_view>{
-      "quad",      "qquad",    "left",       "right",     "big",      "Big",      "bigg",     "Bigg",
-      "bigl",      "bigr",     "Bigl",       "Bigr",      "biggl",    "biggr",    "Biggl",    "Biggr",
-      "displaystyle",          "textstyle",  "limits",    "nolimits", "hspace",   "middle",   "boxed",
-      "fbox",      "thinspace", "space",     "n",         "t",        "hfill",    "rm",       "bf",
-      "it",        "mathstrut", "strut",     "scriptstyle",           "nonumber", "notag",    "enspace"};
+      "quad",         "qquad",     "left",        "right",    "big",    "Big",    "bigg",  "Bigg",
+      "bigl",         "bigr",      "Bigl",        "Bigr",     "biggl",  "biggr",  "Biggl", "Biggr",
+      "displaystyle", "textstyle", "limits",      "nolimits", "hspace", "middle", "boxed", "fbox",
+      "thinspace",    "space",     "n",           "t",        "hfill",  "rm",     "bf",    "it",
+      "mathstrut",    "strut",     "scriptstyle", "nonumber", "notag",  "enspace"};
   return table;
 }
 
 const std::unordered_set<std::string_view>& TextCommands() {
   static const auto& table = *new std::unordered_set<std::string_view>{
-      "text",   "textbf", "textit", "textrm", "textnormal", "textsf", "texttt", "mbox",   "hbox",         "mathrm",
-      "mathbf", "mathit", "mathsf", "mathtt", "boldsymbol", "bm",     "emph",   "bold",   "operatorname", "textup",
-      "mathcal", "underline", "textsc", "pmb"};
+      "text", "textbf", "textit",       "textrm", "textnormal", "textsf",    "texttt",     "mbox",
+      "hbox", "mathrm", "mathbf",       "mathit", "mathsf",     "mathtt",    "boldsymbol", "bm",
+      "emph", "bold",   "operatorname", "textup", "mathcal",    "underline", "textsc",     "pmb"};
   return table;
 }
 
@@ -96,45 +175,120 @@ struct SignSpelling {
 };
 // Unicode spellings and what they stand for.
 constexpr SignSpelling kSpellings[] = {
-    {"−", "-"},          {"–", "-"},         {"—", "-"},          {"‐", "-"},         {"×", "\\times "},
-    {"÷", "/"},          {"·", "\\cdot "},   {"⋅", "\\cdot "},    {"∙", "\\cdot "},   {"∗", "*"},
-    {"π", "\\pi "},      {"√", "\\sqrt "},   {"∞", "\\infty "},   {"≤", "\\le "},     {"≥", "\\ge "},
-    {"⩽", "\\le "},      {"⩾", "\\ge "},     {"≠", "\\ne "},      {"≈", "\\approx "}, {"±", "\\pm "},
-    {"∓", "\\mp "},      {"∪", "\\cup "},    {"∩", "\\cap "},     {"∈", "\\in "},     {"°", "^\\circ "},
-    {"º", "^\\circ "},   {"²", "^{2}"},      {"³", "^{3}"},       {"¹", "^{1}"},      {"⁴", "^{4}"},
-    {"⁵", "^{5}"},       {"⁶", "^{6}"},      {"⁷", "^{7}"},       {"⁸", "^{8}"},      {"⁹", "^{9}"},
-    {"⁰", "^{0}"},       {"⁻¹", "^{-1}"},    {"½", "\\frac{1}{2}"},                   {"⅓", "\\frac{1}{3}"},
-    {"⅔", "\\frac{2}{3}"},                   {"¼", "\\frac{1}{4}"},                   {"¾", "\\frac{3}{4}"},
-    {"⅕", "\\frac{1}{5}"},                   {"⅛", "\\frac{1}{8}"},                   {"θ", "\\theta "},
-    {"α", "\\alpha "},   {"β", "\\beta "},   {"γ", "\\gamma "},   {"λ", "\\lambda "}, {"μ", "\\mu "},
-    {"φ", "\\phi "},     {"ω", "\\omega "},  {"Ω", "\\Omega "},   {"ℝ", "\\mathbb{R}"},                 {"∅", "\\emptyset "},
-    {"₀", "_{0}"},       {"₁", "_{1}"},      {"₂", "_{2}"},       {"₃", "_{3}"},      {"₄", "_{4}"},
-    {"₅", "_{5}"},       {"₆", "_{6}"},      {"₇", "_{7}"},       {"₈", "_{8}"},      {"₉", "_{9}"},
-    {"\xC2\xA0", " "},   {"\xE2\x80\xAF", " "},                   {"\xE2\x80\x89", " "},                {"\xE3\x80\x80", " "},
-    {"“", "\""},         {"”", "\""},        {"‘", "'"},          {"’", "'"},         {"′", "'"},
-    {"，", ", "},        {"；", "; "},       {"：", ": "},        {"（", "("},        {"）", ")"},
-    {"％", "%"},         {"＝", "="},        {"＋", "+"},         {"＄", "$"},        {"。", ". "},
-    {"、", ", "},        {"⟨", "("},         {"⟩", ")"},          {"∶", ":"},         {"\xEF\xBB\xBF", ""},
-    {"→", "\\to "},      {"£", "$"},         {"€", "$"},          {"¥", "$"},         {"₹", "$"},
+    {"−", "-"},
+    {"–", "-"},
+    {"—", "-"},
+    {"‐", "-"},
+    {"×", "\\times "},
+    {"÷", "/"},
+    {"·", "\\cdot "},
+    {"⋅", "\\cdot "},
+    {"∙", "\\cdot "},
+    {"∗", "*"},
+    {"π", "\\pi "},
+    {"√", "\\sqrt "},
+    {"∞", "\\infty "},
+    {"≤", "\\le "},
+    {"≥", "\\ge "},
+    {"⩽", "\\le "},
+    {"⩾", "\\ge "},
+    {"≠", "\\ne "},
+    {"≈", "\\approx "},
+    {"±", "\\pm "},
+    {"∓", "\\mp "},
+    {"∪", "\\cup "},
+    {"∩", "\\cap "},
+    {"∈", "\\in "},
+    {"°", "^\\circ "},
+    {"º", "^\\circ "},
+    {"²", "^{2}"},
+    {"³", "^{3}"},
+    {"¹", "^{1}"},
+    {"⁴", "^{4}"},
+    {"⁵", "^{5}"},
+    {"⁶", "^{6}"},
+    {"⁷", "^{7}"},
+    {"⁸", "^{8}"},
+    {"⁹", "^{9}"},
+    {"⁰", "^{0}"},
+    {"⁻¹", "^{-1}"},
+    {"½", "\\frac{1}{2}"},
+    {"⅓", "\\frac{1}{3}"},
+    {"⅔", "\\frac{2}{3}"},
+    {"¼", "\\frac{1}{4}"},
+    {"¾", "\\frac{3}{4}"},
+    {"⅕", "\\frac{1}{5}"},
+    {"⅛", "\\frac{1}{8}"},
+    {"θ", "\\theta "},
+    {"α", "\\alpha "},
+    {"β", "\\beta "},
+    {"γ", "\\gamma "},
+    {"λ", "\\lambda "},
+    {"μ", "\\mu "},
+    {"φ", "\\phi "},
+    {"ω", "\\omega "},
+    {"Ω", "\\Omega "},
+    {"ℝ", "\\mathbb{R}"},
+    {"∅", "\\emptyset "},
+    {"₀", "_{0}"},
+    {"₁", "_{1}"},
+    {"₂", "_{2}"},
+    {"₃", "_{3}"},
+    {"₄", "_{4}"},
+    {"₅", "_{5}"},
+    {"₆", "_{6}"},
+    {"₇", "_{7}"},
+    {"₈", "_{8}"},
+    {"₉", "_{9}"},
+    {"\xC2\xA0", " "},
+    {"\xE2\x80\xAF", " "},
+    {"\xE2\x80\x89", " "},
+    {"\xE3\x80\x80", " "},
+    {"“", "\""},
+    {"”", "\""},
+    {"‘", "'"},
+    {"’", "'"},
+    {"′", "'"},
+    {"，", ", "},
+    {"；", "; "},
+    {"：", ": "},
+    {"（", "("},
+    {"）", ")"},
+    {"％", "%"},
+    {"＝", "="},
+    {"＋", "+"},
+    {"＄", "$"},
+    {"。", ". "},
+    {"、", ", "},
+    {"⟨", "("},
+    {"⟩", ")"},
+    {"∶", ":"},
+    {"\xEF\xBB\xBF", ""},
+    {"→", "\\to "},
+    {"£", "$"},
+    {"€", "$"},
+    {"¥", "$"},
+    {"₹", "$"},
 };
 
 // Two-byte digits (Arabic-Indic U+0660, Persian U+06F0) and full-width digits (U+FF10): the digit, and its bytes.
 std::optional<std::pair<char, size_t>> ForeignDigit(std::string_view text, size_t at) {
-  const auto byte = [&](size_t i) {
-    return at + i < text.size() ? static_cast<unsigned char>(text[at + i]) : 0U;
-  };
-  if (byte(0) == 0xD9 && byte(1) >= 0xA0 && byte(1) <= 0xA9) return std::pair{static_cast<char>('0' + byte(1) - 0xA0), 2};
-  if (byte(0) == 0xDB && byte(1) >= 0xB0 && byte(1) <= 0xB9) return std::pair{static_cast<char>('0' + byte(1) - 0xB0), 2};
+  const auto byte = [&](size_t i) { return at + i < text.size() ? static_cast<unsigned char>(text[at + i]) : 0U; };
+  if (byte(0) == 0xD9 && byte(1) >= 0xA0 && byte(1) <= 0xA9)
+    return std::pair{static_cast<char>('0' + byte(1) - 0xA0), 2};
+  if (byte(0) == 0xDB && byte(1) >= 0xB0 && byte(1) <= 0xB9)
+    return std::pair{static_cast<char>('0' + byte(1) - 0xB0), 2};
   if (byte(0) == 0xEF && byte(1) == 0xBC && byte(2) >= 0x90 && byte(2) <= 0x99) {
     return std::pair{static_cast<char>('0' + byte(2) - 0x90), 3};
   }
   return std::nullopt;
 }
 
-// The text was escaped once more than it should be: \\frac, \\begin, ... A row break is never followed by these letters.
+// The text was escaped once more than it should be: \\frac, \\begin, ... A row break is never followed by these
+// letters.
 bool IsDoubleEscaped(std::string_view text) {
   constexpr std::array<std::string_view, 23> kCommands = {
-      "frac", "dfrac", "tfrac", "sqrt", "begin", "end",  "left", "right", "text", "le ",  "ge ",   "leq",
+      "frac", "dfrac", "tfrac", "sqrt", "begin", "end",   "left", "right", "text",   "le ", "ge ", "leq",
       "geq",  "boxed", "fbox",  "cup",  "cdot",  "times", "pm",   "infty", "mathrm", "sin", "cos"};
   for (size_t at = text.find("\\\\"); at != std::string_view::npos; at = text.find("\\\\", at + 1)) {
     if (at > 0 && text[at - 1] == '\\') continue;
@@ -197,14 +351,14 @@ class Lexer {
 
   void LexSign(char c) {
     constexpr std::array<std::pair<std::string_view, std::string_view>, 9> kDouble = {{{"<=", "<="},
-                                                                                      {">=", ">="},
-                                                                                      {"!=", "!="},
-                                                                                      {"=<", "<="},
-                                                                                      {"=>", ">="},
-                                                                                      {"==", "="},
-                                                                                      {"**", "^"},
-                                                                                      {"+-", "+-"},
-                                                                                      {"~=", "~="}}};
+                                                                                       {">=", ">="},
+                                                                                       {"!=", "!="},
+                                                                                       {"=<", "<="},
+                                                                                       {"=>", ">="},
+                                                                                       {"==", "="},
+                                                                                       {"**", "^"},
+                                                                                       {"+-", "+-"},
+                                                                                       {"~=", "~="}}};
     for (const auto& [written, sign] : kDouble) {
       if (written != "+-" && StartsWith(written, at_)) {
         at_ += written.size();
@@ -278,8 +432,14 @@ class Lexer {
       at_ += next == '\0' ? 1 : 2;
       switch (next) {
         case '\\': Push(TokenKind::kSign, "\\\\"); break;
-        case '{': ++brackets_; Push(TokenKind::kSign, "\\{"); break;
-        case '}': --brackets_; Push(TokenKind::kSign, "\\}"); break;
+        case '{':
+          ++brackets_;
+          Push(TokenKind::kSign, "\\{");
+          break;
+        case '}':
+          --brackets_;
+          Push(TokenKind::kSign, "\\}");
+          break;
         case '%': Push(TokenKind::kSign, "%"); break;
         case '|': Push(TokenKind::kSign, "|"); break;
         case '$':
@@ -449,8 +609,7 @@ class Lexer {
       at += 1 + after;
     } else if (mark == ',' && after > 0 && single_comma_ && brackets_ <= 0) {
       result_.ambiguous_comma = true;
-      result_.decimal_comma_likely |=
-          (digits == "0") || digits.size() > 3 || (text_[at + 1] == '0' && after > 1);
+      result_.decimal_comma_likely |= (digits == "0") || digits.size() > 3 || (text_[at + 1] == '0' && after > 1);
       if (options_.decimal_comma) {
         digits += "." + std::string(text_.substr(at + 1, after));
         at += 1 + after;

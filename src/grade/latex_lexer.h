@@ -29,8 +29,8 @@ struct Token {
 struct LexResult {
   std::vector<Token> tokens;  // ends with kEnd
   bool too_long = false;      // a limit was met; the tokens are not the whole text
-  // A comma between digits that can be read as a decimal point ("1,22", "0,5") or as a list. `decimal_comma_likely` when
-  // the digits look like a decimal ("0,5", "1000,99").
+  // A comma between digits that can be read as a decimal point ("1,22", "0,5") or as a list. `decimal_comma_likely`
+  // when the digits look like a decimal ("0,5", "1000,99").
   bool ambiguous_comma = false;
   bool decimal_comma_likely = false;
 };
@@ -39,8 +39,8 @@ struct LexOptions {
   bool decimal_comma = false;  // read an ambiguous comma as a decimal point
 };
 
-// Unicode signs (minus, times, square root, superscripts, vulgar fractions, full-width and Arabic digits...) become LaTeX or
-// ASCII; doubled backslashes of an escaped text become single ones.
+// Unicode signs (minus, times, square root, superscripts, vulgar fractions, full-width and Arabic digits...) become
+// LaTeX or ASCII; doubled backslashes of an escaped text become single ones.
 std::string NormalizeSigns(std::string_view text);
 
 // `text` as NormalizeSigns gives it.

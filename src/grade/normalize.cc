@@ -84,12 +84,15 @@ ExprPtr ResolveChain(const ExprPtr& relation) {
     }
   }
   if (operators.empty()) return args[0];
-  const bool equalities = std::all_of(operators.begin(), operators.end(), [](const std::string& op) { return op == "="; });
+  const bool equalities =
+      std::all_of(operators.begin(), operators.end(), [](const std::string& op) { return op == "="; });
   if (!equalities) return args.size() == relation->args.size() ? relation : MakeRelation(args, operators);
   if (IsNameLike(*args.front())) return MakeAssignment(args.front(), args.back());
-  const bool constant = std::all_of(args.begin(), args.end(), [](const ExprPtr& arg) { return FreeSymbols(*arg).empty(); });
+  const bool constant =
+      std::all_of(args.begin(), args.end(), [](const ExprPtr& arg) { return FreeSymbols(*arg).empty(); });
   if (constant) return args.back();
-  if (args.size() == 2 && IsNameLike(*args[1]) && args[1]->kind != ExprKind::kTuple) return MakeAssignment(args[1], args[0]);
+  if (args.size() == 2 && IsNameLike(*args[1]) && args[1]->kind != ExprKind::kTuple)
+    return MakeAssignment(args[1], args[0]);
   return MakeRelation(args, operators);
 }
 
@@ -111,7 +114,11 @@ ExprPtr MultiplyMatrices(const ExprPtr& a, const ExprPtr& b) {
   const size_t inner = static_cast<size_t>(a->columns);
   const size_t columns = static_cast<size_t>(b->columns);
   const size_t rows = a->args.size() / inner;
-  if (b->args.size() / columns != inner || rows * columns * inner > kMaxItems) return nullptr;
+  // Cells are shared between products: it is the size of the trees, not of the matrices, that multiplies.
+  if (b->args.size() / columns != inner || rows * columns * inner > kMaxItems ||
+      a->size * columns + b->size * rows > kMaxNodes) {
+    return nullptr;
+  }
   std::vector<ExprPtr> cells;
   for (size_t row = 0; row < rows; ++row) {
     for (size_t column = 0; column < columns; ++column) {
@@ -126,7 +133,8 @@ ExprPtr MultiplyMatrices(const ExprPtr& a, const ExprPtr& b) {
 }
 
 ExprPtr WorkOutMatrices(const ExprPtr& expr) {
-  if (!Contains(*expr, ExprKind::kMatrix) || (expr->kind != ExprKind::kSum && expr->kind != ExprKind::kProduct)) return expr;
+  if (!Contains(*expr, ExprKind::kMatrix) || (expr->kind != ExprKind::kSum && expr->kind != ExprKind::kProduct))
+    return expr;
   std::vector<ExprPtr> args;
   for (const ExprPtr& arg : expr->args) args.push_back(WorkOutMatrices(arg));
   const ExprPtr same = MakeNode(expr->kind, args);
@@ -155,14 +163,18 @@ ExprPtr WorkOutMatrices(const ExprPtr& expr) {
       return same;
     }
   }
-  return matrix == nullptr ? same : Scale(matrix, factors);
+  if (matrix == nullptr) return same;
+  size_t scale = 0;
+  for (const ExprPtr& factor : factors) scale += factor->size;
+  return scale * matrix->args.size() > kMaxNodes ? same : Scale(matrix, factors);
 }
 
 // (p, q) = (3, 2)
 ExprPtr TupleRecord(const ExprPtr& assignment) {
   const ExprPtr& names = assignment->args[0];
   const ExprPtr& values = assignment->args[1];
-  if (names->kind != ExprKind::kTuple || values->kind != ExprKind::kTuple || names->args.size() != values->args.size()) {
+  if (names->kind != ExprKind::kTuple || values->kind != ExprKind::kTuple ||
+      names->args.size() != values->args.size()) {
     return assignment;
   }
   auto record = std::make_shared<Expr>(*MakeNode(ExprKind::kRecord, values->args));

@@ -42,7 +42,11 @@ double Log2(const Complex& z) {
   return std::max(re, im) + (re == kZero || im == kZero ? 0.0 : 0.5);
 }
 
-int64_t CostFactor(mpfr_prec_t precision) { return 1 + precision / 512; }
+// How much more an operation costs than at kBasePrecision (measured: about the power 3/2 of the bits).
+int64_t CostFactor(mpfr_prec_t precision) {
+  const double ratio = static_cast<double>(precision) / static_cast<double>(kBasePrecision);
+  return static_cast<int64_t>(std::ceil(ratio * std::sqrt(ratio)));
+}
 
 class Evaluator {
  public:
@@ -311,16 +315,13 @@ class Evaluator {
   Probed Sinh(const Probed& z) { return Half(Add(Exp(z), Negated(Exp(Negated(z))))); }
   Probed Cosh(const Probed& z) { return Half(Add(Exp(z), Exp(Negated(z)))); }
   Probed ArSinh(const Probed& z) { return Log(Add(z, Sqrt(Add(Multiply(z, z), One())))); }
-  Probed ArCosh(const Probed& z) {
-    return Log(Add(z, Multiply(Sqrt(Add(z, Negated(One()))), Sqrt(Add(z, One())))));
-  }
-  Probed ArTanh(const Probed& z) {
-    return Half(Add(Log(Add(One(), z)), Negated(Log(Add(One(), Negated(z))))));
-  }
+  Probed ArCosh(const Probed& z) { return Log(Add(z, Multiply(Sqrt(Add(z, Negated(One()))), Sqrt(Add(z, One()))))); }
+  Probed ArTanh(const Probed& z) { return Half(Add(Log(Add(One(), z)), Negated(Log(Add(One(), Negated(z)))))); }
 
   Probed Gamma(const Probed& z) {
     if (z.state != ProbeState::kValue) return Fail(z.state);
-    if (!z.value.is_real() || Log2(z.value) > 7 || !Spend(1500)) return Fail(ProbeState::kTooHard);
+    if (!z.value.is_real() || Log2(z.value) > 7 || !Spend(100 * (1 + precision_ / 1024)))
+      return Fail(ProbeState::kTooHard);
     Probed result = New();
     mpfr_gamma(result.value.real(), z.value.real(), MPFR_RNDN);
     mpfr_set_zero(result.value.imag(), 1);
@@ -494,11 +495,10 @@ Sameness CompareProbed(const Probed& a, const Probed& b) {
   return error + kSureBits <= reach ? Sameness::kSame : Sameness::kUnknown;
 }
 
-Sameness CompareByProbing(const Expr& a, const Expr& b, WorkBudget* budget) {
-  bool sure = true;
-  const mpfr_prec_t precision = PrecisionFor(a, b, &sure);
-  const std::vector<std::string> names = SymbolsOfBoth(a, b);
-  if (names.size() > 16) return Sameness::kUnknown;
+namespace {
+
+Sameness ProbeWith(const Expr& a, const Expr& b, const std::vector<std::string>& names, mpfr_prec_t precision,
+                   WorkBudget* budget) {
   int same = 0;
   const int points = names.empty() ? 1 : kProbePoints;
   for (int index = 0; index < points; ++index) {
@@ -519,8 +519,22 @@ Sameness CompareByProbing(const Expr& a, const Expr& b, WorkBudget* budget) {
     if (here == Sameness::kDifferent && (real || index < kPositivePoints)) return Sameness::kDifferent;
     if (here == Sameness::kSame) ++same;
   }
-  if (!sure) return Sameness::kUnknown;
   return same >= (names.empty() ? 1 : 2) ? Sameness::kSame : Sameness::kUnknown;
+}
+
+}  // namespace
+
+Sameness CompareByProbing(const Expr& a, const Expr& b, WorkBudget* budget) {
+  const std::vector<std::string> names = SymbolsOfBoth(a, b);
+  if (names.size() > 16) return Sameness::kUnknown;
+  bool sure = true;
+  const mpfr_prec_t precision = PrecisionFor(a, b, &sure);
+  // Most of what differs does so in the leading bits.
+  if (precision > 2 * kBasePrecision) {
+    if (ProbeWith(a, b, names, kBasePrecision, budget) == Sameness::kDifferent) return Sameness::kDifferent;
+  }
+  const Sameness same = ProbeWith(a, b, names, precision, budget);
+  return same == Sameness::kSame && !sure ? Sameness::kUnknown : same;
 }
 
 Sameness CompareProportional(const Expr& a, const Expr& b, int* sign, WorkBudget* budget) {

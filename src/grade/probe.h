@@ -1,8 +1,8 @@
 // Numeric evaluation of expressions with a tracked error bound, and the comparison of two expressions by it.
 //
-// Values are complex numbers of `precision` bits (MPFR and MPC); beside each value stands a bound on its absolute error. Two
-// values are told apart only where they differ by more than their bounds, and taken for the same only where the bounds are at
-// least kSureBits smaller than the values: there is no fixed tolerance.
+// Values are complex numbers of `precision` bits (MPFR and MPC); beside each value stands a bound on its absolute
+// error. Two values are told apart only where they differ by more than their bounds, and taken for the same only where
+// the bounds are at least kSureBits smaller than the values: there is no fixed tolerance.
 #pragma once
 
 #include <mpc.h>
@@ -53,7 +53,8 @@ struct ProbePoint {
   std::vector<std::string> names;
   std::vector<mpq_class> values;
 };
-// Point number `index` for these symbols. Points 0 to kPositivePoints - 1 have positive values; then all negative ones and mixed ones.
+// Point number `index` for these symbols. Points 0 to kPositivePoints - 1 have positive values; then all negative ones
+// and mixed ones.
 ProbePoint MakePoint(const std::vector<std::string>& names, int index);
 constexpr int kPositivePoints = 3;
 constexpr int kProbePoints = 6;

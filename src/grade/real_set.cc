@@ -25,9 +25,9 @@ int InfinitySign(const Expr& expr) {
 }
 
 bool IsRealConstant(const Expr& expr) {
-  return InfinitySign(expr) != 0 || ((IsValueKind(expr.kind) || expr.kind == ExprKind::kQuantity) &&
-                                     FreeSymbols(expr).empty() && !Contains(expr, ExprKind::kPlusMinus) &&
-                                     !Contains(expr, ExprKind::kUndefined));
+  return InfinitySign(expr) != 0 ||
+         ((IsValueKind(expr.kind) || expr.kind == ExprKind::kQuantity) && FreeSymbols(expr).empty() &&
+          !Contains(expr, ExprKind::kPlusMinus) && !Contains(expr, ExprKind::kUndefined));
 }
 
 // The order of two ends; false when it is not decided.
@@ -145,7 +145,8 @@ std::optional<RealSet> SetFromNotation(const Expr& expr, WorkBudget* budget) {
       if (expr.name == "\\mathbb R") return RealSet{{MinusInfinity(), Infinity(), false, false}};
       return std::nullopt;
     case ExprKind::kTuple: {
-      if (expr.args.size() != 2 || !IsRealConstant(*expr.args[0]) || !IsRealConstant(*expr.args[1])) return std::nullopt;
+      if (expr.args.size() != 2 || !IsRealConstant(*expr.args[0]) || !IsRealConstant(*expr.args[1]))
+        return std::nullopt;
       RealPart part{expr.args[0], expr.args[1], expr.name[0] == '[', expr.name[1] == ']'};
       if (InfinitySign(*part.low) != 0) part.low_closed = false;
       if (InfinitySign(*part.high) != 0) part.high_closed = false;
