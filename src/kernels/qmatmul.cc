@@ -14,6 +14,7 @@
 #include <cassert>
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 
 #include "base/thread_pool.h"
 
@@ -668,23 +669,45 @@ void GemmCell(const QuantMatrix& w, const QuantActivations& x, const uint8_t* co
             CloseLong(acc[r][t], high[r][t], low[r][t], x.RowSum(token + t), kBase + kRest, scales[r], index[r]);
       }
     }
-  } else if (kRest == 0 && scales[0].zero == ZeroKind::kSymmetric && (kBlockScale || group_blocks == 1)) {
-    // The common case, kept tight: symmetric weights, one block per sum.
-    for (int64_t block = 0; block < blocks; ++block) {
-      Fetch(ahead, block);
-      VI32 sum[kR][kT];
-      AddBlock<kW8, kPlanes, kR, kT>(tile, block, lines, sum, true);
-      const int64_t group = kBlockScale ? block / group_blocks : block;
-      HWY_UNROLL(2)
-      for (int r = 0; r < kR; ++r) {
-        const VF32 scale = LoadScales(scales[r].scales_f16, scales[r].scales_f32, group * kTileRows + index[r]);
+  } else if (kRest == 0 && scales[0].zero != ZeroKind::kZeroPoint && (kBlockScale || group_blocks == 1)) {
+    // The common cases, kept tight: one block per sum, symmetric weights or minimums.
+    const auto one_block_per_sum = [&](auto with_minimum) HWY_ATTR {
+      constexpr bool kMinimum = decltype(with_minimum)::value;
+      for (int64_t block = 0; block < blocks; ++block) {
+        Fetch(ahead, block);
+        VI32 sum[kR][kT];
+        AddBlock<kW8, kPlanes, kR, kT>(tile, block, lines, sum, true);
+        const int64_t group = kBlockScale ? block / group_blocks : block;
+        VF32 scale[kR];
+        VF32 min[kR];
+        for (int r = 0; r < kR; ++r) {
+          scale[r] = LoadScales(scales[r].scales_f16, scales[r].scales_f32, group * kTileRows + index[r]);
+          if constexpr (kMinimum) {
+            min[r] = LoadScales(scales[r].mins_f16, scales[r].mins_f32, group * kTileRows + index[r]);
+          }
+        }
         HWY_UNROLL(6)
         for (int t = 0; t < kT; ++t) {
-          VF32 weight = scale;
-          if constexpr (kBlockScale) weight = hn::Mul(scale, hn::Set(df32, x.BlockScales(token + t)[block]));
-          acc[r][t] = hn::MulAdd(hn::ConvertTo(df32, sum[r][t]), weight, acc[r][t]);
+          const VF32 factor = hn::Set(df32, kBlockScale ? x.BlockScales(token + t)[block] : 1.0F);
+          const int32_t ones = kMinimum ? x.BlockSums(token + t)[block] : 0;
+          HWY_UNROLL(2)
+          for (int r = 0; r < kR; ++r) {
+            VI32 exact = sum[r][t];
+            if constexpr (kMinimum) exact = hn::Add(exact, hn::Set(di32, kBase * ones));
+            const VF32 weight = kBlockScale ? hn::Mul(scale[r], factor) : scale[r];
+            acc[r][t] = hn::MulAdd(hn::ConvertTo(df32, exact), weight, acc[r][t]);
+            if constexpr (kMinimum) {
+              const VF32 minimum = kBlockScale ? hn::Mul(min[r], factor) : min[r];
+              acc[r][t] = hn::MulAdd(hn::Set(df32, static_cast<float>(ones)), minimum, acc[r][t]);
+            }
+          }
         }
       }
+    };
+    if (scales[0].zero == ZeroKind::kMin) {
+      one_block_per_sum(std::true_type());
+    } else {
+      one_block_per_sum(std::false_type());
     }
   } else {
     const int64_t close_blocks = kBlockScale ? 1 : group_blocks;
