@@ -63,7 +63,9 @@ Status GradePairs(const Cli& cli, const GradeOptions& options) {
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     if (line.size() > kMaxLine) return Error{ErrorCode::kMalformed, where + ": the line is too long"};
     PITH_ASSIGN(const Json json, ParseJson(line, where));
-    const auto text = [&](const char* field) { return json.is_object() && json.contains(field) && json[field].is_string(); };
+    const auto text = [&](const char* field) {
+      return json.is_object() && json.contains(field) && json[field].is_string();
+    };
     for (const char* field : {"gold", "pred"}) {
       if (!text(field)) return Error{ErrorCode::kMalformed, where + ": no text \"" + field + "\""};
     }
@@ -77,11 +79,13 @@ Status GradePairs(const Cli& cli, const GradeOptions& options) {
     if (cli.json()) {
       PrintJson(row);
     } else {
-      std::printf("%s\t%s\t%s\n", VerdictName(result.verdict), OneLine(result.gold).c_str(), OneLine(result.predicted).c_str());
+      std::printf("%s\t%s\t%s\n", VerdictName(result.verdict), OneLine(result.gold).c_str(),
+                  OneLine(result.predicted).c_str());
     }
   }
   if (in.bad()) return Error{ErrorCode::kIo, "cannot read '" + options.pairs + "'"};
-  if (!cli.json()) std::printf("%llu of %llu equal\n", static_cast<unsigned long long>(equal), static_cast<unsigned long long>(rows));
+  if (!cli.json())
+    std::printf("%llu of %llu equal\n", static_cast<unsigned long long>(equal), static_cast<unsigned long long>(rows));
   return {};
 }
 
