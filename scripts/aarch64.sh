@@ -12,7 +12,7 @@ for tool in aarch64-linux-gnu-g++ qemu-aarch64; do
     exit 77
   fi
 done
-for package in libhwy libpcre2-8 libutf8proc libzip; do
+for package in libhwy libpcre2-8 libutf8proc libzip gmpxx mpfr; do
   if [ ! -f "/usr/lib/aarch64-linux-gnu/pkgconfig/$package.pc" ]; then
     echo "aarch64: SKIPPED LOUDLY: no $package for arm64" >&2
     exit 77

@@ -10,6 +10,7 @@ set -euo pipefail
 run_packages=(
   cmake ninja-build g++ pkg-config python3 python3-pip ca-certificates
   libhwy-dev nlohmann-json3-dev libcli11-dev libpcre2-dev libutf8proc-dev libcurl4-openssl-dev libssl-dev libzip-dev
+  libgmp-dev libmpfr-dev libmpc-dev
   libgtest-dev libbenchmark-dev libjs-chart.js
 )
 test_packages=(
@@ -19,7 +20,7 @@ test_packages=(
 )
 aarch64_packages=(
   libc6-dev:arm64 libstdc++6:arm64 libhwy-dev:arm64 libpcre2-dev:arm64 libutf8proc-dev:arm64 libcurl4-openssl-dev:arm64
-  libssl-dev:arm64 libzip-dev:arm64 libgtest-dev:arm64
+  libssl-dev:arm64 libzip-dev:arm64 libgmp-dev:arm64 libmpfr-dev:arm64 libmpc-dev:arm64 libgtest-dev:arm64
 )
 
 case "${1:-run}" in
