@@ -6,6 +6,7 @@
 
 #include "base/json.h"
 #include "base/random.h"
+#include "model/adapter_mask.h"
 
 namespace pith::train {
 
@@ -129,7 +130,7 @@ Result<Sample> ChatSample(const Tokenizer& tokenizer, TemplateFamily family, con
     }
     learned.resize(prompt.size(), 0);
     tokens = prompt;
-    response = static_cast<int64_t>(prompt.size());
+    response = AdapterStart(prompt);
     PITH_ASSIGN(const std::vector<int32_t> content, tokenizer.Encode(messages[turn].content, {}));
     tokens.insert(tokens.end(), content.begin(), content.end());
     if (!content.empty()) {

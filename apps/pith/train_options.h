@@ -1,0 +1,55 @@
+// Options that the training commands share, and what they load.
+#pragma once
+
+#include <CLI/App.hpp>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "command.h"
+#include "model/chat_template.h"
+#include "model/checkpoint.h"
+#include "model/tokenizer.h"
+#include "train/train_model.h"
+
+namespace pith {
+
+struct TrainFlags {
+  std::string model;
+  std::string base = "auto";
+  std::string chat_template = "auto";
+  bool full = false;
+  std::string config;     // a new model from a config.json ...
+  std::string tokenizer;  // ... and a tokenizer.json
+  std::string init_adapter;
+  int64_t lora_r = 16;
+  double lora_alpha = 0;  // 0 = 2 r
+  double lora_dropout = 0;
+  bool use_rslora = false;
+  std::string target_modules = "all-linear";
+  bool gradient_checkpointing = false;
+  int threads = 0;
+  uint64_t seed = 42;
+};
+
+// -m, --base, --template, --full-parameters, --from-config, --tokenizer, --init-adapter, --lora-*, --target-modules,
+// --gradient-checkpointing, --threads, --seed.
+void AddTrainModelOptions(CLI::App* app, TrainFlags& flags);
+
+struct LoadedForTraining {
+  std::shared_ptr<const Checkpoint> checkpoint;  // null for a new model
+  std::unique_ptr<train::TrainModel> model;
+  std::shared_ptr<const Tokenizer> tokenizer;
+  std::optional<TemplateFamily> family;
+  std::string base_model;  // what is noted in the adapter
+};
+
+// Resolves and loads. With --base auto or packed, a model that is not packed is packed into the cache folder first, by
+// the recipe that `pith ask` uses: what is trained is what runs. Warns on standard error about a slow BLAS.
+Result<LoadedForTraining> LoadForTraining(const TrainFlags& flags);
+
+void AddTrainSftCommand(Cli& cli, CLI::App* parent);
+
+}  // namespace pith
