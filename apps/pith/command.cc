@@ -49,7 +49,13 @@ Cli::Cli() : root_("A language model on this machine that reasons only when a qu
 }
 
 CLI::App* Cli::AddCommand(const std::string& name, const std::string& description, const std::string& example) {
-  CLI::App* app = root_.add_subcommand(name, description);
+  return AddCommand(&root_, name, description, example);
+}
+
+CLI::App* Cli::AddCommand(CLI::App* parent, const std::string& name, const std::string& description,
+                          const std::string& example) {
+  if (parent != &root_) parent->require_subcommand(1);
+  CLI::App* app = parent->add_subcommand(name, description);
   app->footer("Example:\n  " + example);
   app->add_flag("--json", json_, "Write one JSON object to standard output, errors too");
   return app;

@@ -37,6 +37,9 @@ class Cli {
 
   // Adds a subcommand with --json and an example under its help.
   CLI::App* AddCommand(const std::string& name, const std::string& description, const std::string& example);
+  // A subcommand of a subcommand ("train sft"), which must then be given.
+  CLI::App* AddCommand(CLI::App* parent, const std::string& name, const std::string& description,
+                       const std::string& example);
   // What to do when `app` was chosen.
   void OnRun(CLI::App* app, std::function<Status()> run);
 
@@ -88,6 +91,7 @@ void AddPullCommand(Cli& cli);
 void AddGradeCommand(Cli& cli);
 void AddInspectCommand(Cli& cli);
 void AddTokenizeCommand(Cli& cli);
+void AddTrainCommand(Cli& cli);
 void AddCompletionCommand(Cli& cli);
 
 }  // namespace pith
