@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that pith needs, if some are missing: scripts/setup.sh [run|test|aarch64].
+# Installs the Debian packages that pith needs, if some are missing: scripts/setup.sh [run|train|test|aarch64].
 #   run      to build and run the program
-#   test     also what the tests, the `check` target and the clang build use
+#   train    also libtorch and OpenBLAS, for the build with training (preset full)
+#   test     what `run` wants, and what the tests, the `check` target and the clang build use
 #   aarch64  also the libraries for the cross build (adds the foreign architecture arm64; installs nothing natively)
 # Nothing is asked of the package registry when nothing is missing. A registry that cannot be reached is said loudly and
 # is not an error here: the build then says what it lacks.
@@ -13,6 +14,8 @@ run_packages=(
   libgmp-dev libmpfr-dev libmpc-dev
   libgtest-dev libbenchmark-dev libjs-chart.js
 )
+# Without an OpenBLAS, Debian's libtorch multiplies with the reference BLAS, about 50 times slower.
+train_packages=(libtorch-dev libopenblas0-openmp libopenblas-openmp-dev)
 test_packages=(
   ccache git
   clang-14 clang-tidy-14 clang-format-14 libclang-rt-14-dev
@@ -25,9 +28,10 @@ aarch64_packages=(
 
 case "${1:-run}" in
   run) wanted=("${run_packages[@]}") ;;
+  train) wanted=("${run_packages[@]}" "${train_packages[@]}") ;;
   test) wanted=("${run_packages[@]}" "${test_packages[@]}") ;;
   aarch64) wanted=("${run_packages[@]}" "${test_packages[@]}" "${aarch64_packages[@]}") ;;
-  *) echo "usage: scripts/setup.sh [run|test|aarch64]" >&2; exit 2 ;;
+  *) echo "usage: scripts/setup.sh [run|train|test|aarch64]" >&2; exit 2 ;;
 esac
 
 if ! command -v dpkg-query > /dev/null; then
