@@ -28,7 +28,7 @@
   }
 
   function fillTable(parent, head, rows) {
-    const table = element(element(parent, 'div', null, {class: 'scroll'}), 'table');
+    const table = element(element(parent, 'div', null, {class: 'scroll'}), 'table', null, {class: 'numbers'});
     const line = element(element(table, 'thead'), 'tr');
     for (const cell of head) element(line, 'th', cell);
     const body = element(table, 'tbody');
@@ -50,11 +50,18 @@
     const box = element(parent, 'div', null, {class: 'chart'});
     element(box, 'h3', title);
     const canvas = element(element(box, 'div', null, {class: 'canvas'}), 'canvas', null, {role: 'img', 'aria-label': title});
-    return new Chart(canvas, config);
+    try {
+      new Chart(canvas, config);
+    } catch (error) {
+      // One chart that cannot be drawn must not take the rest of the page with it.
+      element(box, 'p', 'This chart could not be drawn: ' + error.message, {class: 'failed warning'});
+    }
   }
   // A line with a band around it: three data sets, of which the legend shows the line.
   function band(label, color, points, dash) {
-    const edge = {borderWidth: 0, pointRadius: 0, band: true, backgroundColor: color + '26', tension: 0};
+    // A single point has no band to see: its ends are drawn.
+    const edge = {borderWidth: 0, pointRadius: points.length > 1 ? 0 : 8, pointStyle: 'line', pointBorderWidth: 2,
+                  pointBorderColor: color, band: true, backgroundColor: color + '26', tension: 0};
     return [
       Object.assign({label: label + ' low', data: points.map((p) => ({x: p.x, y: p.low})), fill: false}, edge),
       Object.assign({label: label + ' high', data: points.map((p) => ({x: p.x, y: p.high})), fill: '-1'}, edge),
@@ -76,7 +83,9 @@
       },
     };
   }
-  const share = {suggestedMin: 0, suggestedMax: 1, ticks: {format: {style: 'percent'}}};
+  // Ticks may be as fine as the data needs: 5 %, 0.25 %.
+  const percentTick = (value) => Number((100 * value).toPrecision(4)) + ' %';
+  const share = {suggestedMin: 0, suggestedMax: 1, ticks: {callback: percentTick}};
   const tokenCount = (value) => Number(value).toLocaleString('en');
 
   function accuracyByCap(parent) {
@@ -106,7 +115,7 @@
           (p) => ({x: p.n, y: p[field].mean, low: p[field].mean - p[field].sd, high: p[field].mean + p[field].sd}));
       const datasets = band('majority', colors[0], points('majority'));
       if (curve.points.every((p) => p.weighted)) datasets.push(...band('weighted vote', colors[1], points('weighted')));
-      const y = {ticks: {format: {style: 'percent', maximumFractionDigits: 1}}};
+      const y = {ticks: {callback: percentTick}};
       chart(parent, 'Vote: ' + phaseName(curve), {type: 'line', data: {datasets: datasets},
                                                   options: axes('streams N', 'accuracy', {ticks: {stepSize: 1}}, y)});
     });
@@ -117,7 +126,7 @@
       const line = (label, color, x, y) => ({label: label, data: sweep.points.map((p) => ({x: p[x], y: p[y], p: p})),
         borderColor: color, backgroundColor: color, showLine: true, pointRadius: 3, tension: 0, borderWidth: 2});
       const draw = (title, xTitle, x, scale) => {
-        const options = axes(xTitle, 'accuracy', scale, {ticks: {format: {style: 'percent'}}});
+        const options = axes(xTitle, 'accuracy', scale, {ticks: {callback: percentTick}});
         options.plugins.tooltip.callbacks = {label: (item) => {
           const p = item.raw.p;
           return item.dataset.label + ' ' + percent(item.raw.y) + ' at threshold ' + p.threshold.toFixed(4) + ': ' +
@@ -127,7 +136,7 @@
           line('one stream', colors[0], x, 'accuracy'), line(sweep.vote + ' vote', colors[1], x, 'vote_accuracy')]},
           options: options});
       };
-      draw('Accuracy × routed share', 'share of questions that are reasoned about', 'routed_share', {min: 0, max: 1, ticks: {format: {style: 'percent'}}});
+      draw('Accuracy × routed share', 'share of questions that are reasoned about', 'routed_share', {min: 0, max: 1, ticks: {callback: percentTick}});
       draw('Accuracy × length', 'mean tokens of a stream', 'mean_tokens', {});
     }
   }

@@ -168,6 +168,7 @@ TEST(ReportTest, ScriptsRun) {
       "Lengths: direct, cap 100", "Lengths: direct, cap 200", "Lengths: reasoning, cap 100",
       "Lengths: reasoning, cap 200"])json");
   EXPECT_EQ((*drawn)["charts"], expected);
+  EXPECT_EQ((*drawn)["failed"], Json::array());
   EXPECT_EQ((*drawn)["rows"], 8);
   EXPECT_EQ((*drawn)["rows_right"], 4);
   EXPECT_NE((*drawn)["detail"].get<std::string>().find(kHostile), std::string::npos);

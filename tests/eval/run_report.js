@@ -1,5 +1,5 @@
-// node run_report.js report.html: runs the scripts of a report on a small stand-in for the browser, and prints what they
-// drew. The chart library is loaded too, but the page's calls go to a recorder: there is no canvas here.
+// node run_report.js report.html: runs the scripts of a report, chart library included, on a small stand-in for the
+// browser, and prints what they drew. The canvas takes every call and draws nothing.
 'use strict';
 const fs = require('fs');
 const vm = require('vm');
@@ -9,8 +9,16 @@ const scripts = [];
 for (const match of html.matchAll(/<script([^>]*)>([\s\S]*?)<\/script>/g)) scripts.push({attributes: match[1], text: match[2]});
 if (scripts.length !== 3) throw new Error('expected 3 scripts, found ' + scripts.length);
 
+function contextOf(canvas) {
+  const gradient = {addColorStop() {}};
+  return new Proxy({canvas, measureText: (text) => ({width: 6 * String(text).length}), createLinearGradient: () => gradient}, {
+    get: (target, name) => (name in target ? target[name] : () => undefined),
+    set: (target, name, value) => { target[name] = value; return true; },
+  });
+}
+
 class Node {
-  constructor(tag) { this.tag = tag; this.children = []; this.attributes = {}; this.listeners = {}; this.parentNode = null; this.own = ''; }
+  constructor(tag) { this.tag = tag; this.children = []; this.attributes = {}; this.listeners = {}; this.parentNode = null; this.own = ''; this.style = {}; this.width = 600; this.height = 300; }
   get textContent() { return this.own + this.children.map((c) => c.textContent).join('\n'); }
   set textContent(text) { this.children = []; this.own = String(text); }
   setAttribute(name, value) { this.attributes[name] = String(value); if (name === 'value') this.value = String(value); }
@@ -21,6 +29,7 @@ class Node {
   get nextSibling() { const list = this.parentNode.children; return list[list.indexOf(this) + 1] || null; }
   get classList() { return {contains: (name) => (this.attributes.class || '').split(' ').includes(name)}; }
   addEventListener(name, listener) { this.listeners[name] = listener; }
+  getContext() { return this.context || (this.context = contextOf(this)); }
   all(test) { return (test(this) ? [this] : []).concat(...this.children.map((c) => c.all(test))); }
 }
 
@@ -28,14 +37,8 @@ const root = new Node('main');
 const data = new Node('script');
 data.textContent = scripts.find((s) => s.attributes.includes('application/json')).text;
 const charts = [];
-function Chart(canvas, config) {
-  if (canvas.tag !== 'canvas') throw new Error('a chart without a canvas');
-  for (const set of config.data.datasets) if (!Array.isArray(set.data)) throw new Error('a data set without data');
-  charts.push(canvas.attributes['aria-label']);
-}
-Chart.defaults = {};
 const sandbox = {
-  Chart, console,
+  console,
   document: {
     body: new Node('body'),
     getElementById: (id) => ({report: root, data: data})[id],
@@ -43,8 +46,19 @@ const sandbox = {
   },
   getComputedStyle: () => ({color: 'black'}),
 };
-new vm.Script(scripts[0].text, {filename: 'chart library'});  // parses
-vm.runInNewContext(scripts[2].text, sandbox, {filename: 'report.js'});
+vm.createContext(sandbox);
+vm.runInContext(scripts[0].text, sandbox, {filename: 'chart library'});
+const RealChart = sandbox.Chart;
+sandbox.Chart = function (canvas, config) {
+  for (const set of config.data.datasets) if (!Array.isArray(set.data)) throw new Error('a data set without data');
+  const drawn = new RealChart(canvas, config);
+  drawn.update();
+  charts.push(canvas.attributes['aria-label']);
+  return drawn;
+};
+sandbox.Chart.defaults = RealChart.defaults;
+vm.runInContext(scripts[2].text, sandbox, {filename: 'report.js'});
+const failed = root.all((n) => (n.attributes.class || '').includes('failed')).map((n) => n.textContent);
 
 const rowsNow = () => root.all((n) => n.tag === 'tr' && n.attributes.class === 'row');
 const rows = rowsNow().length;
@@ -56,4 +70,4 @@ if (left !== 0) throw new Error('a second click does not close the row');
 const select = root.all((n) => n.tag === 'select')[0];
 select.value = 'right';
 select.listeners.change();
-process.stdout.write(JSON.stringify({charts, rows, rows_right: rowsNow().length, detail}));
+process.stdout.write(JSON.stringify({charts, failed, rows, rows_right: rowsNow().length, detail}));
