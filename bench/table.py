@@ -30,7 +30,7 @@ def run(command):
 
 def pith_perplexity(args, recipe):
     out = json.loads(run([args.pith, "ppl", "-m", args.model, "-w", recipe, "--file", args.file, "--ctx", str(args.ctx),
-                          "--tokens", str(args.tokens), "--json"]).stdout)
+                          "--tokens", str(args.tokens), "-t", str(args.threads), "--json"]).stdout)
     return {key: out[key] for key in ("ppl", "late_ppl", "tokens", "window")}
 
 

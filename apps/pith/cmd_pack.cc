@@ -130,15 +130,19 @@ Status RunPack(const Cli& cli, const PackCommandOptions& command) {
     PITH_ASSIGN(moments, ReadInputMoments(command.moments));
     options.moments = &moments;
   }
-  options.measure_moments = [&] {
-    return MeasureMomentsForPacking(*checkpoint, command.out + ".calibration." + std::to_string(::getpid()),
-                                    command.threads);
-  };
   std::optional<ProgressBar> bar;
-  options.on_progress = [&bar](uint64_t done, uint64_t total) {
-    if (!bar) bar.emplace("packing", total);
+  std::string shown;
+  const auto show = [&](const char* label, ProgressUnit unit, uint64_t done, uint64_t total) {
+    if (shown != label) bar.emplace(label, total, unit);
+    shown = label;
     bar->Update(done);
   };
+  options.measure_moments = [&](const std::string& scratch) {
+    return MeasureMomentsForPacking(*checkpoint, scratch, command.threads, [&](uint64_t done, uint64_t total) {
+      show("measuring", ProgressUnit::kItems, done, total);
+    });
+  };
+  options.on_progress = [&](uint64_t done, uint64_t total) { show("packing", ProgressUnit::kBytes, done, total); };
   PITH_ASSIGN(const PackReport report, PackCheckpoint(*checkpoint, recipe, command.out, options));
   bar.reset();
   if (cli.json()) {

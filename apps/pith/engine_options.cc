@@ -1,5 +1,11 @@
 #include "engine_options.h"
 
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <string_view>
+
 #include "base/progress.h"
 #include "command.h"
 #include "pull/model_cache.h"
@@ -43,9 +49,25 @@ Result<std::unique_ptr<TextModel>> LoadTextModel(const EngineFlags& flags) {
                             : flags.adapter_type == "int8" ? LoraFormat::kInt8
                                                            : LoraFormat::kAuto;
   std::unique_ptr<ProgressBar> bar;
-  options.on_pack = [&](uint64_t done, uint64_t total) {
-    if (bar == nullptr) bar = std::make_unique<ProgressBar>("packing", total);
+  std::string shown;
+  auto phase_start = std::chrono::steady_clock::now();
+  options.on_progress = [&](const char* phase, uint64_t done, uint64_t total) {
+    const bool loading = std::string_view(phase) == "loading";
+    const auto now = std::chrono::steady_clock::now();
+    if (shown != phase) {
+      // Where there is no terminal for a bar, the long wait of a first use is told once.
+      if (shown.empty() && !loading && ::isatty(STDERR_FILENO) == 0) {
+        std::fprintf(stderr, "pith: packing '%s' for its first use\n", flags.model.c_str());
+      }
+      shown = phase;
+      phase_start = now;
+      bar = std::make_unique<ProgressBar>(
+          phase, total, std::string_view(phase) == "packing" ? ProgressUnit::kBytes : ProgressUnit::kItems);
+    }
+    // A model that is packed loads at once: nothing to see, and nothing to leave on the screen.
+    if (loading && now - phase_start < std::chrono::milliseconds(300)) return;
     bar->Update(done);
+    if (loading && done == total) bar->Clear();
   };
   return TextModel::Load(path, options);
 }

@@ -58,10 +58,8 @@ Result<std::shared_ptr<const Checkpoint>> PackedCheckpoint(const Checkpoint& sou
     if (!bar) bar.emplace("packing", total);
     bar->Update(done);
   };
-  pack.measure_moments = [&] {
-    return MeasureMomentsForPacking(source, cache + "/packed/calibration." + std::to_string(::getpid()), threads);
-  };
-  PITH_ASSIGN(const std::string dir, PackToCache(source, DefaultRecipe(), cache, pack));
+  pack.measure_moments = [&](const std::string& scratch) { return MeasureMomentsForPacking(source, scratch, threads); };
+  PITH_ASSIGN(const std::string dir, PackToCache(source, DefaultRecipeFor(source), cache, pack));
   return Checkpoint::Open(dir);
 }
 

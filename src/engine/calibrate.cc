@@ -59,13 +59,15 @@ SELECT name, COUNT(*) AS orders FROM customers JOIN sales USING (customer_id) WH
 )";
 }
 
-Result<InputMoments> MeasureInputMoments(Engine& engine, std::span<const int32_t> tokens) {
+Result<InputMoments> MeasureInputMoments(Engine& engine, std::span<const int32_t> tokens,
+                                         const std::function<void(int64_t done)>& on_tokens) {
   const auto used = static_cast<size_t>(std::min(engine.context(), static_cast<int64_t>(tokens.size())));
   InputSums sums;
   engine.SumInputs(&sums);
   Sequence sequence = engine.NewSequence();
   PrefillOptions options;
   options.logits = Rows::kNone;
+  options.on_progress = on_tokens;
   // The head reads the states after the final norm; it need not be run to know them.
   options.on_states = [&](std::span<const float> states, int64_t rows) {
     sums.Add("lm_head", states.data(), rows, engine.config().hidden);
@@ -77,7 +79,8 @@ Result<InputMoments> MeasureInputMoments(Engine& engine, std::span<const int32_t
 }
 
 Result<InputMoments> MeasureMomentsForPacking(const Checkpoint& checkpoint, const std::string& scratch_folder,
-                                              int threads) {
+                                              int threads,
+                                              const std::function<void(uint64_t done, uint64_t total)>& on_progress) {
   PITH_ASSIGN(const PackRecipe coarse, ParseRecipe("w4g32,head=w4g32,embed=w8g32,method=minmax,kv=none"));
   const auto tokenizer = CheckpointTokenizer(checkpoint);
   if (!tokenizer.ok()) {
@@ -86,6 +89,8 @@ Result<InputMoments> MeasureMomentsForPacking(const Checkpoint& checkpoint, cons
   PITH_ASSIGN(const std::vector<int32_t> tokens, (*tokenizer)->Encode(CalibrationText(), {.add_bos = true}));
   PackOptions options;
   options.threads = threads;
+  // Packing is the first half of the work, running the second.
+  if (on_progress) options.on_progress = [&](uint64_t done, uint64_t total) { on_progress(done, 2 * total); };
   const auto measure = [&]() -> Result<InputMoments> {
     PITH_RETURN_IF_ERROR(PackCheckpoint(checkpoint, coarse, scratch_folder, options));
     PITH_ASSIGN(auto packed, Checkpoint::Open(scratch_folder));
@@ -93,7 +98,10 @@ Result<InputMoments> MeasureMomentsForPacking(const Checkpoint& checkpoint, cons
     engine_options.threads = threads;
     engine_options.kv = KvType::kF32;
     PITH_ASSIGN(const auto engine, Engine::Load(std::move(packed), engine_options));
-    return MeasureInputMoments(*engine, tokens);
+    const auto on_tokens = [&](int64_t done) {
+      if (on_progress) on_progress(tokens.size() + static_cast<uint64_t>(done), 2 * tokens.size());
+    };
+    return MeasureInputMoments(*engine, tokens, on_tokens);
   };
   Result<InputMoments> moments = measure();
   std::error_code ignored;

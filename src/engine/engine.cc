@@ -1,6 +1,7 @@
 #include "engine/engine.h"
 
 #include <algorithm>
+#include <optional>
 #include <set>
 
 #include "engine/forward.h"
@@ -30,6 +31,32 @@ Engine::Engine(std::unique_ptr<ModelWeights> weights, const EngineOptions& optio
 
 Engine::~Engine() = default;
 
+namespace {
+
+int64_t RowCount(Rows rows, const StepItem& item) {
+  return rows == Rows::kNone ? 0 : rows == Rows::kLast ? 1 : static_cast<int64_t>(item.tokens.size());
+}
+
+bool Finite(std::span<const float> values) { return AllFinite(values.data(), static_cast<int64_t>(values.size())); }
+
+// The first item whose logits or states are not all finite.
+std::optional<size_t> FirstBrokenItem(std::span<const StepItem> items, const StepOutput& output) {
+  if (Finite(output.logits) && Finite(output.states)) return std::nullopt;
+  int64_t logits = 0;
+  int64_t states = 0;
+  for (size_t i = 0; i < items.size(); ++i) {
+    for (int64_t row = 0; row < RowCount(items[i].logits, items[i]); ++row) {
+      if (!Finite(output.LogitsRow(logits++))) return i;
+    }
+    for (int64_t row = 0; row < RowCount(items[i].states, items[i]); ++row) {
+      if (!Finite(output.StatesRow(states++))) return i;
+    }
+  }
+  return items.size() - 1;  // not reached: every value belongs to an item
+}
+
+}  // namespace
+
 Result<std::unique_ptr<Engine>> Engine::Load(std::shared_ptr<const Checkpoint> checkpoint,
                                              const EngineOptions& options) {
   const ModelConfig& config = checkpoint->config();
@@ -49,7 +76,7 @@ Result<std::unique_ptr<Engine>> Engine::Load(std::shared_ptr<const Checkpoint> c
                  "head_dim " + std::to_string(config.head_dim) + " is above " + std::to_string(kMaxHeadDim)};
   }
   const std::string fingerprint = checkpoint->fingerprint();
-  PITH_ASSIGN(auto weights, ModelWeights::Load(checkpoint, options.weights));
+  PITH_ASSIGN(auto weights, ModelWeights::Load(checkpoint, options.weights, options.on_load));
   const KvShape shape{config.layers, config.kv_heads, config.head_dim, options.kv};
   return std::unique_ptr<Engine>(new Engine(std::move(weights), options, shape, fingerprint));
 }
@@ -91,15 +118,13 @@ Result<StepOutput> Engine::Step(std::span<const StepItem> items) {
     item.sequence->Extend(item.tokens, item.adapter == nullptr ? 0 : item.adapter->id());
   }
   const StepOutput output = forward_->Run(items);
-  const auto finite = [](std::span<const float> values) {
-    return AllFinite(values.data(), static_cast<int64_t>(values.size()));
-  };
-  if (!finite(output.logits) || !finite(output.states)) {
+  if (const std::optional<size_t> broken = FirstBrokenItem(items, output)) {
     for (const StepItem& item : items) {
       item.sequence->Truncate(item.sequence->length() - static_cast<int64_t>(item.tokens.size()));
     }
-    return Error{ErrorCode::kNumeric,
-                 "the model produced NaN or infinite values: broken weights, or an adapter out of range"};
+    return Error{ErrorCode::kNumeric, "the model produced NaN or infinite values for sequence " +
+                                          std::to_string(*broken + 1) + " of " + std::to_string(items.size()) +
+                                          " of the step: broken weights, or an adapter out of range"};
   }
   return output;
 }

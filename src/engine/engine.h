@@ -37,6 +37,8 @@ struct EngineOptions {
   int64_t context = 0;          // most positions of a sequence; 0 = the model's own limit
   int64_t prefill_chunk = 128;  // tokens per step of a prefill, 1..4096
   int threads = 0;              // 0 = one per hardware thread
+  // While the weights are made ready: layers done, of how many.
+  std::function<void(int64_t done, int64_t total)> on_load = {};
 };
 
 // Which rows of a step item give logits or states.

@@ -39,20 +39,28 @@ Result<std::unique_ptr<TextModel>> TextModel::Load(const std::string& path, cons
                                                   options.weights};
   }
   if (automatic || recipe_given) {
-    PackRecipe recipe = DefaultRecipe();
+    PackRecipe recipe = DefaultRecipeFor(*model->checkpoint_);
     if (recipe_given) {
       PITH_ASSIGN(recipe, ParseRecipe(options.weights));
     }
     PITH_ASSIGN(const std::string cache, CacheRoot());
     PackOptions pack;
     pack.threads = options.engine.threads;
-    pack.on_progress = options.on_pack;
-    pack.measure_moments = [&] {
-      return MeasureMomentsForPacking(*model->checkpoint_, cache + "/packed/calibration." + std::to_string(::getpid()),
-                                      options.engine.threads);
+    const auto phase = [&](const char* name) -> std::function<void(uint64_t, uint64_t)> {
+      if (!options.on_progress) return {};
+      return [&options, name](uint64_t done, uint64_t total) { options.on_progress(name, done, total); };
+    };
+    pack.on_progress = phase("packing");
+    pack.measure_moments = [&](const std::string& scratch) {
+      return MeasureMomentsForPacking(*model->checkpoint_, scratch, options.engine.threads, phase("measuring"));
     };
     PITH_ASSIGN(const std::string dir, PackToCache(*model->checkpoint_, recipe, cache, pack));
     PITH_ASSIGN(model->checkpoint_, Checkpoint::Open(dir));
+  }
+  if (options.on_progress) {
+    engine.on_load = [&options](int64_t done, int64_t total) {
+      options.on_progress("loading", static_cast<uint64_t>(done), static_cast<uint64_t>(total));
+    };
   }
   PITH_ASSIGN(model->engine_, Engine::Load(model->checkpoint_, engine));
   PITH_ASSIGN(model->tokenizer_, CheckpointTokenizer(*model->checkpoint_));

@@ -20,8 +20,8 @@ struct TextModelOptions {
   std::string weights = "auto";
   std::string chat_template = "auto";  // or a family name (ParseTemplateFamily)
   EngineOptions engine;
-  // Called while the model is packed into the cache: bytes of the source done, of how many.
-  std::function<void(uint64_t done, uint64_t total)> on_pack;
+  // Called while a model is made ready: the phase ("measuring", "packing", "loading"), and how much of it is done.
+  std::function<void(const char* phase, uint64_t done, uint64_t total)> on_progress;
 };
 
 class TextModel {

@@ -25,8 +25,12 @@ void EmbeddingTable::Row(int32_t token, float* out) const {
 
 class WeightLoader {
  public:
-  WeightLoader(std::shared_ptr<const Checkpoint> checkpoint, WeightFormat format)
-      : checkpoint_(std::move(checkpoint)), config_(checkpoint_->config()), weights_(std::make_unique<ModelWeights>()) {
+  WeightLoader(std::shared_ptr<const Checkpoint> checkpoint, WeightFormat format,
+               std::function<void(int64_t, int64_t)> on_layer)
+      : checkpoint_(std::move(checkpoint)),
+        config_(checkpoint_->config()),
+        on_layer_(std::move(on_layer)),
+        weights_(std::make_unique<ModelWeights>()) {
     weights_->checkpoint_ = checkpoint_;
     weights_->config = config_;
     weights_->format = format;
@@ -37,6 +41,7 @@ class WeightLoader {
     weights_->layers.resize(static_cast<size_t>(config_.layers));
     for (int64_t i = 0; i < config_.layers; ++i) {
       PITH_RETURN_IF_ERROR(LoadLayer(i, &weights_->layers[static_cast<size_t>(i)]));
+      if (on_layer_) on_layer_(i + 1, config_.layers);
     }
     PITH_ASSIGN(weights_->final_norm, LoadVector("model.norm.weight", config_.hidden));
     // A tied model uses the embedding even when its files hold an lm_head too, as transformers does.
@@ -347,13 +352,15 @@ class WeightLoader {
 
   std::shared_ptr<const Checkpoint> checkpoint_;
   const ModelConfig& config_;
+  std::function<void(int64_t, int64_t)> on_layer_;
   std::unique_ptr<ModelWeights> weights_;
   std::map<std::string, FloatMatrix> converted_;
 };
 
 Result<std::unique_ptr<ModelWeights>> ModelWeights::Load(std::shared_ptr<const Checkpoint> checkpoint,
-                                                         WeightFormat format) {
-  return WeightLoader(std::move(checkpoint), format).Load();
+                                                         WeightFormat format,
+                                                         std::function<void(int64_t, int64_t)> on_layer) {
+  return WeightLoader(std::move(checkpoint), format, std::move(on_layer)).Load();
 }
 
 }  // namespace pith

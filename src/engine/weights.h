@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -71,7 +72,9 @@ struct ModelWeights {
 
   // Builds the weights. Row-permuted GGUF tensors are put in Hugging Face order. Missing tensors and shapes that do not
   // fit are errors that name the tensor.
-  static Result<std::unique_ptr<ModelWeights>> Load(std::shared_ptr<const Checkpoint> checkpoint, WeightFormat format);
+  // `on_layer` is called with the layers done, of how many.
+  static Result<std::unique_ptr<ModelWeights>> Load(std::shared_ptr<const Checkpoint> checkpoint, WeightFormat format,
+                                                    std::function<void(int64_t done, int64_t total)> on_layer = {});
 
  private:
   friend class WeightLoader;

@@ -121,9 +121,9 @@ class Packer {
     const auto start = std::chrono::steady_clock::now();
     PITH_RETURN_IF_ERROR(Plan());
     PITH_ASSIGN(const std::string config_text, ConfigText());
-    PITH_RETURN_IF_ERROR(GetMoments());
     PITH_ASSIGN(const fs::path folder, TemporaryFolder(out_dir));
-    Status status = WriteAll(folder, config_text);
+    Status status = GetMoments(BesideOutput(out_dir, "calibration.").string());
+    if (status.ok()) status = WriteAll(folder, config_text);
     if (status.ok()) status = Publish(folder, out_dir);
     if (!status.ok()) {
       std::error_code ignored;
@@ -211,12 +211,12 @@ class Packer {
     return {};
   }
 
-  Status GetMoments() {
+  Status GetMoments(const std::string& scratch) {
     if (!recipe_.weigh_inputs) return {};
     if (options_.moments != nullptr) {
       moments_ = *options_.moments;
     } else if (options_.measure_moments) {
-      PITH_ASSIGN(moments_, options_.measure_moments());
+      PITH_ASSIGN(moments_, options_.measure_moments(scratch));
     } else {
       return Error{ErrorCode::kInvalidArgument, "the recipe weighs inputs, but there are no input moments"};
     }
@@ -292,6 +292,13 @@ class Packer {
 
   // --- files ---
 
+  // What a killed packing leaves behind has a name that the next one can recognize (see pack_cache.cc).
+  static fs::path BesideOutput(const std::string& out_dir, const std::string& purpose) {
+    fs::path target = fs::path(out_dir).lexically_normal();
+    if (!target.has_filename()) target = target.parent_path();
+    return target.string() + "." + purpose + std::to_string(::getpid()) + ".partial";
+  }
+
   Result<fs::path> TemporaryFolder(const std::string& out_dir) const {
     std::error_code error;
     if (fs::exists(out_dir, error) && !(fs::is_directory(out_dir, error) && fs::is_empty(out_dir, error))) {
@@ -303,9 +310,7 @@ class Packer {
                      "'" + out_dir + "' is there and holds something else than a packed model; it is not replaced"};
       }
     }
-    fs::path target = fs::path(out_dir).lexically_normal();
-    if (!target.has_filename()) target = target.parent_path();
-    const fs::path folder = target.string() + "." + std::to_string(::getpid()) + ".partial";
+    const fs::path folder = BesideOutput(out_dir, "");
     fs::remove_all(folder, error);
     if (!fs::create_directories(folder, error)) {
       return Error{ErrorCode::kIo, "cannot create '" + folder.string() + "': " + error.message()};
@@ -606,6 +611,20 @@ class Packer {
 };
 
 }  // namespace
+
+PackRecipe DefaultRecipeFor(const Checkpoint& checkpoint) {
+  PackRecipe recipe = DefaultRecipe();
+  int64_t weights = 0;
+  int64_t symmetric = 0;
+  for (const ModelModule& module : ModulesOf(checkpoint.config())) {
+    const Tensor* tensor = checkpoint.Find(module.name + ".weight");
+    if (module.kind != ModuleKind::kLinear || tensor == nullptr) continue;
+    weights += tensor->elements();
+    if (tensor->type == DType::kQ4_0) symmetric += tensor->elements();
+  }
+  if (2 * symmetric > weights) recipe.linear.quant.zero = ZeroForm::kSymmetric;
+  return recipe;
+}
 
 Result<PackReport> PackCheckpoint(const Checkpoint& checkpoint, const PackRecipe& recipe, const std::string& out_dir,
                                   const PackOptions& options) {

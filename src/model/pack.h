@@ -21,12 +21,16 @@ namespace pith {
 inline constexpr const char* kPackRecord = "pith-pack.json";
 inline constexpr int kPackVersion = 2;
 
+// DefaultRecipe, but symmetric where most of the weights of the linears are so already (Q4_0) and lose nothing by it.
+PackRecipe DefaultRecipeFor(const Checkpoint& checkpoint);
+
 struct PackOptions {
   int threads = 0;         // 0 = one per hardware thread
   bool overwrite = false;  // replace a packed model that is there
-  // For recipes that weigh inputs: the moments, or what measures them when they are needed.
+  // For recipes that weigh inputs: the moments, or what measures them when they are needed. It may use the directory
+  // `scratch`, which is not there yet, and removes it again.
   const InputMoments* moments = nullptr;
-  std::function<Result<InputMoments>()> measure_moments;
+  std::function<Result<InputMoments>(const std::string& scratch)> measure_moments;
   // Bytes of source tensors done and in all.
   std::function<void(uint64_t done, uint64_t total)> on_progress;
 };

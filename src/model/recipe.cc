@@ -127,6 +127,7 @@ bool WeighsByDefault(const PackRecipe& recipe) {
 
 PackRecipe DefaultRecipe() {
   PackRecipe recipe;
+  recipe.linear.quant.zero = ZeroForm::kMinimum;
   recipe.head = DefaultHead(recipe.linear);
   recipe.embedding = DefaultEmbedding(recipe.linear);
   recipe.method = DefaultMethod(recipe.linear);

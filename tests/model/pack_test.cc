@@ -246,8 +246,9 @@ TEST(Pack, InputMomentsWeighTheErrors) {
   EXPECT_EQ(PackCheckpoint(*source, Recipe("w4,weigh=inputs"), testing::TempDir() + "/packed", options).error().code,
             ErrorCode::kInvalidArgument);
   int calls = 0;
-  options.measure_moments = [&calls]() -> Result<InputMoments> {
+  options.measure_moments = [&calls](const std::string& scratch) -> Result<InputMoments> {
     ++calls;
+    EXPECT_FALSE(std::filesystem::exists(scratch));
     return Error{ErrorCode::kCancelled, "stopped"};
   };
   EXPECT_EQ(PackCheckpoint(*source, Recipe("w4,weigh=inputs"), testing::TempDir() + "/packed", options).error().code,
@@ -419,14 +420,19 @@ TEST(Pack, GgufTokenizerComesOutTheSame) {
   EXPECT_EQ((*config)["eos_token"], "<|im_end|>");
 }
 
-TEST(Pack, FourBitGgufTensorsAreRepackedWithoutLoss) {
+// A matrix of Q4_0 blocks for TinyGguf.
+std::string SymmetricBlocks() {
   std::mt19937 random(5);
   std::string blocks;
   for (int i = 0; i < 64 * 2; ++i) {
     blocks += testing::Raw<uint16_t>(F32ToF16(0.01f * (i % 2 == 0 ? 1.0f : -1.0f)));
     for (int k = 0; k < 16; ++k) blocks += testing::Raw(static_cast<uint8_t>(random()));
   }
-  const auto source = Open(TinyGguf(2, blocks));  // Q4_0
+  return blocks;
+}
+
+TEST(Pack, FourBitGgufTensorsAreRepackedWithoutLoss) {
+  const auto source = Open(TinyGguf(2, SymmetricBlocks()));  // Q4_0
   ASSERT_NE(source, nullptr);
   for (const char* text : {"keep", "w4g32", "w4g32,method=minmax"}) {
     const std::string out = testing::TempDir() + "/packed";
@@ -621,6 +627,16 @@ TEST(PackCache, ChangedSourcesArePackedAgain) {
   fs::last_write_time(weights, fs::file_time_type::clock::now());
   ASSERT_EQ(pack(dir), packed);
   EXPECT_EQ(fs::last_write_time(packed + "/model.safetensors"), written);
+}
+
+TEST(Pack, TheDefaultRecipeIsSymmetricOnlyForSymmetricSources) {
+  const auto floats = Open(testing::GoldenPath("models/qwen2_tied"));
+  ASSERT_NE(floats, nullptr);
+  EXPECT_EQ(DefaultRecipeFor(*floats), DefaultRecipe());
+  EXPECT_EQ(MatrixFormatText(DefaultRecipe().linear), "w4g32m");
+  const auto blocks = Open(TinyGguf(2, SymmetricBlocks()));
+  ASSERT_NE(blocks, nullptr);
+  EXPECT_EQ(MatrixFormatText(DefaultRecipeFor(*blocks).linear), "w4g32");
 }
 
 TEST(PackCache, SeveralAtOnce) {
