@@ -1,5 +1,6 @@
 #include "reason/batch_runner.h"
 
+#include <algorithm>
 #include <deque>
 #include <utility>
 
@@ -9,7 +10,9 @@ namespace pith {
 
 class BatchRunner::Impl {
  public:
-  Impl(const ReasonModel& model, const BatchOptions& options) : model_(model), options_(options) {}
+  Impl(const ReasonModel& model, const BatchOptions& options) : model_(model), options_(options) {
+    options_.prefill_tokens = std::max<int64_t>(options_.prefill_tokens, 1);  // or nothing would ever begin
+  }
 
   bool HasRoom(int64_t streams) const {
     int64_t live = 0;

@@ -138,6 +138,15 @@ int64_t Response::FreeTokens() const {
   return plan.cap - static_cast<int64_t>(forced.size()) - reserve;
 }
 
+bool Response::AnswerUnderWay() const {
+  const std::string& marker = options_.forced->marker;
+  if (splitter_.thinking() || marker.empty()) return false;
+  const size_t at = text_.rfind(marker);
+  if (at == std::string::npos) return false;
+  // An empty box is talk about boxes.
+  return at + marker.size() == text_.size() || text_[at + marker.size()] != '}';
+}
+
 void Response::CheckBudget() {
   const auto used = static_cast<int64_t>(tokens_.size());
   if (used >= options_.plan.cap) {
@@ -146,13 +155,11 @@ void Response::CheckBudget() {
     return;
   }
   if (!may_force_ || used < FreeTokens()) return;
-  in_cap_ = true;
-  const std::string& marker = options_.forced->marker;
-  if (!splitter_.thinking() && !marker.empty() && text_.find(marker) != std::string::npos) {
-    may_force_ = false;  // it is answering already
-    in_cap_ = false;
+  if (AnswerUnderWay()) {
+    may_force_ = false;
     return;
   }
+  in_cap_ = true;
   Force();
 }
 

@@ -99,6 +99,7 @@ class Response {
   void Show(std::string_view text, bool thought);
   void Force();
   void CheckBudget();
+  bool AnswerUnderWay() const;
   void End(FinishReason reason, bool truncated);
   // How many tokens may be sampled before something has to be forced.
   int64_t FreeTokens() const;

@@ -229,6 +229,12 @@ TEST_F(BudgetTest, AnAnswerUnderWayIsNotDisturbed) {
   EXPECT_TRUE(endless.truncated);
 }
 
+TEST_F(BudgetTest, AnEmptyBoxIsNoAnswer) {
+  const Trace trace = Run(Options(90), "I put it in \\boxed{}. " + kLongThoughts, "5}");
+  EXPECT_TRUE(trace.forced);
+  EXPECT_TRUE(trace.text.ends_with(std::string(kPrefix) + "5}"));
+}
+
 TEST_F(BudgetTest, CapInsideTheAnswer) {
   ResponseOptions options = Options(80);
   options.force_open = true;
