@@ -122,6 +122,8 @@ char TakeChoice(std::string_view text, std::string_view* body) {
     rest.remove_prefix(1);
   }
   bool closed = close.empty();
+  if (!closed && marked && !rest.empty() && rest[0] == ' ' && rest.substr(1, close.size()) == close)
+    rest.remove_prefix(1);
   if (!closed && rest.substr(0, close.size()) == close) {
     rest.remove_prefix(close.size());
     closed = true;

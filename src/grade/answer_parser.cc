@@ -1,6 +1,7 @@
 // Lists, relations, sets and quantities.
 #include "grade/answer_parser.h"
 
+#include <array>
 #include <memory>
 #include <unordered_set>
 
@@ -39,6 +40,30 @@ bool IsSymbolRun(const std::string& word) {
   if (IsProseWord(word) || FindUnit(word) || IsPercentWord(word) || IsUnitHelper(word)) return false;
   if (IsUpperRun(word)) return word.size() <= 4;
   return IsLowerRun(word) && word.size() <= 3;
+}
+
+void Parser::FlattenAligned() {
+  constexpr std::array<std::string_view, 6> kAligned = {"aligned", "align", "gathered", "gather", "split", "equation"};
+  std::vector<Token> kept;
+  kept.reserve(tokens_.size());
+  int aligned = 0;
+  for (size_t i = 0; i < tokens_.size(); ++i) {
+    const Token& token = tokens_[i];
+    const bool edge = token.kind == TokenKind::kCommand && (token.text == "begin" || token.text == "end");
+    if (edge && i + 2 < tokens_.size() && Same(tokens_[i + 1], "{") &&
+        std::find(kAligned.begin(), kAligned.end(), tokens_[i + 2].text) != kAligned.end()) {
+      aligned += token.text == "begin" ? 1 : -1;
+      while (i < tokens_.size() && !Same(tokens_[i], "}")) ++i;
+      if (i >= tokens_.size()) break;
+      continue;
+    }
+    if (aligned > 0 && Same(token, "&")) continue;
+    const bool continued = i + 1 < tokens_.size() && Same(token, "\\\\") && Same(tokens_[i + 1], "&");
+    if (aligned > 0 && continued) continue;
+    kept.push_back(token);
+  }
+  if (kept.empty() || kept.back().kind != TokenKind::kEnd) kept.push_back(tokens_.back());
+  tokens_ = std::move(kept);
 }
 
 ParseOutcome Parser::Run() {
@@ -222,6 +247,14 @@ bool Parser::TakeUnionLetter() {
   return true;
 }
 
+bool Parser::AtRate() const {
+  const auto unit = [](const Token& token) {
+    return (token.kind == TokenKind::kName || token.kind == TokenKind::kWord) && FindUnit(token.text).has_value();
+  };
+  return Peek().kind == TokenKind::kName && Peek().space_before && at_ > 0 &&
+         tokens_[at_ - 1].kind == TokenKind::kNumber && unit(Peek()) && Same(Peek(1), "/") && unit(Peek(2));
+}
+
 ExprPtr Parser::ParseRatio() {
   ExprPtr first = ParseQuantity();
   if (first == nullptr || !AtSign(":")) return first;
@@ -245,7 +278,7 @@ ExprPtr Parser::ParseQuantity() {
   while (true) {
     const Token& token = Peek();
     std::string word;
-    if (IsWordToken(token) || (token.kind == TokenKind::kName && FindUnit(token.text) && words > 0) ||
+    if (IsWordToken(token) || AtRate() || (token.kind == TokenKind::kName && FindUnit(token.text) && words > 0) ||
         (token.kind == TokenKind::kName && token.text == "min" && FollowedByEnd())) {
       word = token.text;
     } else if (Same(token, "/") && words > 0) {

@@ -125,6 +125,7 @@ class Comparer {
     return expr.kind == ExprKind::kUnion || expr.kind == ExprKind::kIntersection ||
            expr.kind == ExprKind::kDifference ||
            (expr.kind == ExprKind::kTuple && expr.args.size() == 2 && expr.name != "()") ||
+           (expr.kind == ExprKind::kSet && expr.name == "where") ||
            (expr.kind == ExprKind::kSymbol && expr.name == "\\mathbb R");
   }
   static bool HoldsInequality(const Expr& expr) {
@@ -238,7 +239,9 @@ class Comparer {
              (expr.kind == ExprKind::kMatrix && expr.name.empty() &&
               (expr.columns == 1 || expr.args.size() == static_cast<size_t>(expr.columns)));
     };
-    const auto unordered = [](const Expr& expr) { return expr.kind == ExprKind::kList || expr.kind == ExprKind::kSet; };
+    const auto unordered = [](const Expr& expr) {
+      return expr.kind == ExprKind::kList || (expr.kind == ExprKind::kSet && expr.name.empty());
+    };
     if (g->kind == ExprKind::kMatrix && p->kind == ExprKind::kMatrix) {
       if (g->columns != p->columns || g->name != p->name) return Sameness::kDifferent;
       return InOrder(g->args, p->args);
@@ -251,12 +254,15 @@ class Comparer {
       return InOrder(g->args, p->args);
     }
     if (unordered(*g) && unordered(*p)) return Unordered(g->args, p->args);
-    // A list without brackets in the order of the tuple.
+    // A list without brackets in the order of the tuple; [2, 3] is an interval.
+    if (IsSetNotation(*g) || IsSetNotation(*p)) return Sameness::kDifferent;
     if (g->kind == ExprKind::kList && vector(*p)) return InOrder(g->args, p->args);
     if (vector(*g) && p->kind == ExprKind::kList) return InOrder(g->args, p->args);
     // {5} and 5
-    if (g->kind == ExprKind::kSet && g->args.size() == 1 && IsScalar(*p)) return Compare(g->args[0], p);
-    if (p->kind == ExprKind::kSet && p->args.size() == 1 && IsScalar(*g)) return Compare(g, p->args[0]);
+    if (g->kind == ExprKind::kSet && g->name.empty() && g->args.size() == 1 && IsScalar(*p))
+      return Compare(g->args[0], p);
+    if (p->kind == ExprKind::kSet && p->name.empty() && p->args.size() == 1 && IsScalar(*g))
+      return Compare(g, p->args[0]);
     return Sameness::kDifferent;
   }
 

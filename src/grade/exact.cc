@@ -153,6 +153,14 @@ class Evaluator {
       mpz_bin_uiui(value.get_mpz_t(), x.get_num().get_ui(), k.get_num().get_ui());
       return Checked(mpq_class(value));
     }
+    if (name == "mod" && args.size() == 2) {
+      const mpq_class& m = args[1].value;
+      if (!IsInteger(x) || !IsInteger(m)) return Of(ExactState::kOther);
+      if (m == 0) return Of(ExactState::kUndefined);
+      mpz_class rest;
+      mpz_mod(rest.get_mpz_t(), x.get_num_mpz_t(), m.get_num_mpz_t());
+      return Rational(mpq_class(rest));
+    }
     if (name == "sqrt" && args.size() == 1) return Root(x, mpq_class(1, 2));
     if (name == "cbrt" && args.size() == 1) return Root(x, mpq_class(1, 3));
     if (name == "abs" && args.size() == 1) return Rational(mpq_class(abs(x)));

@@ -26,7 +26,7 @@ enum class ExprKind : uint8_t {
   kQuantity,  // args[0] with unit `name`: "percent", "degree", or words
   // Structures.
   kList,    // unordered; `name` is what joined it: ",", "and", "or"
-  kSet,     // \{ ... \}
+  kSet,     // \{ ... \}; named "where" it is \{x : args[0]\}
   kTuple,   // `name` holds its two brackets: "()", "[)"
   kMatrix,  // `columns` columns, args row by row; `name` is the environment
   kUnion,   // of args

@@ -226,6 +226,12 @@ std::optional<Found> BoxedAnswer(std::string_view text) {
 // (C)".
 std::optional<std::string> LeadingChoice(std::string_view clause) {
   std::string_view rest = SkipBlanks(clause);
+  for (const std::string_view word : {"Yes", "No", "True", "False", "yes", "no", "true", "false"}) {
+    if (StartsWith(rest, word) && rest.size() > word.size() &&
+        std::string_view(",.;:!").find(rest[word.size()]) != rest.npos) {
+      return std::string(word);
+    }
+  }
   for (int words = 0; words < 4 && !rest.empty(); ++words) {
     std::string_view word = rest.substr(0, std::min(rest.find_first_of(" \n\t"), rest.size()));
     const bool bracket = word.size() >= 3 && word[0] == '(' && word[2] == ')';
@@ -380,9 +386,10 @@ std::vector<Marker> FindMarkers(std::string_view text) {
     markers.push_back({at, content, before.find("final") != std::string_view::npos});
   }
   for (const std::string_view mark :
-       {"#### ",     "réponse est ", "réponse : ", "réponse: ",  "réponse:", "respuesta es ", "respuesta: ",
-        "antwort: ", "antwort ist ", "答案：",     "答案:",      "答案是",   "答案为",        "ответ: ",
-        "ответ:",    "الإجابة:",     "الجواب:",    "الإجابة هي", "\na: ",    "\nans: ",       "result: "}) {
+       {"#### ",       "réponse est ", "réponse : ",   "réponse: ",  "réponse:",  "respuesta es ",
+        "respuesta: ", "antwort: ",    "antwort ist ", "答案：",     "答案:",     "答案是",
+        "答案为",      "ответ: ",      "ответ:",       "الإجابة:",   "الجواب:",   "الإجابة هي",
+        "\na: ",       "\nans: ",      "result: ",     "option is ", "choice is "}) {
     for (size_t at = view.find(mark); at != std::string_view::npos; at = view.find(mark, at + mark.size())) {
       markers.push_back({at, at + mark.size(), mark == "#### "});
     }
@@ -446,6 +453,9 @@ std::optional<ExtractedAnswer> Extract(std::string_view response, const ExtractO
   if (boxed) return ExtractedAnswer{boxed->text, AnswerSource::kBox};
   if (options.truncated) return std::nullopt;
   if (IsWholeAnswer(text, kMaxShortWords)) return ExtractedAnswer{std::string(TrimAnswer(text)), AnswerSource::kWhole};
+  // One formula that cannot be read is the answer as it stands: a number out of its middle is not.
+  if (grade::IsFormulaOnly(TrimAnswer(text)))
+    return ExtractedAnswer{std::string(TrimAnswer(text)), AnswerSource::kWhole};
   if (auto last = grade::LastFormulaOrNumber(text)) return ExtractedAnswer{*last, AnswerSource::kLast};
   if (auto choice = LeadingChoice(text)) return ExtractedAnswer{*choice, AnswerSource::kLast};
   return std::nullopt;

@@ -185,6 +185,23 @@ bool HoldsValue(std::string_view formula) {
   return false;
 }
 
+bool IsFormulaOnly(std::string_view text) {
+  if (text.empty() || text.size() > 1024 || text.find('\n') != std::string_view::npos) return false;
+  if (text.find_first_of("\\{}|=<>()[]") == std::string_view::npos) return false;
+  // A sum of money or a percentage between words has them beside it, separated by blanks.
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find_first_of(" ,.;:", begin), text.size());
+    const std::string_view word = text.substr(begin, end - begin);
+    const bool letters = word.size() >= 2 && std::all_of(word.begin(), word.end(), IsLetter);
+    const bool differential = word.size() == 2 && word[0] == 'd';
+    if (letters && !differential && word != "and" && word != "or") return false;
+    if (std::any_of(word.begin(), word.end(), [](char c) { return static_cast<unsigned char>(c) >= 0xC4; }))
+      return false;
+    begin = end + 1;
+  }
+  return true;
+}
+
 namespace {
 
 // The number at `at`, where a digit or a point with a digit stands: where it ends.

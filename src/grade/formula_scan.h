@@ -20,6 +20,9 @@ std::vector<FormulaSpan> FindFormulas(std::string_view text);
 // Whether a formula says more than a name: it holds a digit, a relation or a structure.
 bool HoldsValue(std::string_view formula);
 
+// Whether a text of one line is a formula without any prose, readable or not.
+bool IsFormulaOnly(std::string_view text);
+
 // The first and the last number in a text, with its sign, fraction and percent sign as written: "-3.5", "4 4/9",
 // "1,000", "20%". Digits inside a word (AZ2A) are no number.
 std::optional<std::string> FirstNumber(std::string_view text);

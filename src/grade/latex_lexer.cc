@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "grade/latex_tables.h"
+#include "grade/units.h"
 #include "grade/work_budget.h"
 
 namespace pith::grade {
@@ -79,6 +80,13 @@ class Lexer {
                                                                                        {"**", "^"},
                                                                                        {"+-", "+-"},
                                                                                        {"~=", "~="}}};
+    // 5!=120 is a factorial and an equation.
+    if (c == '!' && Peek(1) == '=' && at_ > 0 && (IsDigit(text_[at_ - 1]) || text_[at_ - 1] == ')') &&
+        !IsBlank(Peek(2))) {
+      ++at_;
+      Push(TokenKind::kSign, "!");
+      return;
+    }
     for (const auto& [written, sign] : kDouble) {
       if (written != "+-" && StartsWith(written, at_)) {
         at_ += written.size();
@@ -112,6 +120,11 @@ class Lexer {
       Push(TokenKind::kConnective, "or");
       return PushLetters(run.substr(2));
     }
+    // 2*I, 3I
+    const bool behind_number = !result_.tokens.empty() &&
+                               (result_.tokens.back().kind == TokenKind::kNumber ||
+                                (result_.tokens.back().kind == TokenKind::kSign && result_.tokens.back().text == "*"));
+    if (run == "I" && behind_number) return Push(TokenKind::kName, "i");
     if (run.size() == 1) return Push(TokenKind::kName, std::string(run));
     if (const std::string_view function = CanonicalFunction(run); !function.empty()) {
       return Push(TokenKind::kName, std::string(function));
@@ -238,6 +251,7 @@ class Lexer {
       }
       return Push(TokenKind::kText, std::string(inside));
     }
+    if (IsRate(inside)) return Push(TokenKind::kText, std::string(inside));
     if (nesting_ >= kMaxTextNesting) {
       result_.too_long = true;
       return;
@@ -253,6 +267,21 @@ class Lexer {
     nested.tokens.pop_back();
     for (Token& token : nested.tokens) result_.tokens.push_back(std::move(token));
     space_ = false;
+  }
+
+  // "m/s", "km/h", "ft/s^2": units with a stroke between them.
+  static bool IsRate(std::string_view inside) {
+    bool stroke = false;
+    for (size_t i = 0; i < inside.size();) {
+      const size_t begin = i;
+      while (i < inside.size() && IsLetter(inside[i])) ++i;
+      if (i == begin || !FindUnit(inside.substr(begin, i - begin))) return false;
+      if (i + 1 < inside.size() && inside[i] == '^' && IsDigit(inside[i + 1])) i += 2;
+      if (i == inside.size()) break;
+      if (inside[i] != '/' || ++i == inside.size()) return false;
+      stroke = true;
+    }
+    return stroke;
   }
 
   size_t DigitsAt(size_t at) const {

@@ -212,6 +212,12 @@ std::vector<ExprPtr> GroupAssignments(const std::vector<ExprPtr>& items) {
   return records;
 }
 
+bool IsAllReals(const std::string& words) {
+  std::string lower = words;
+  for (char& c : lower) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return lower == "all real numbers" || lower == "all reals" || lower == "real numbers";
+}
+
 class Normalizer {
  public:
   explicit Normalizer(WorkBudget* budget) : budget_(budget) {}
@@ -231,6 +237,7 @@ class Normalizer {
       return Items(DecideSigns(expr, true), out) && Items(DecideSigns(expr, false), out);
     }
     ExprPtr item = WorkOutMatrices(expr);
+    if (item->kind == ExprKind::kText && IsAllReals(item->name)) item = MakeSymbol("\\mathbb R");
     if (item->kind == ExprKind::kRelation) {
       item = ResolveChain(item);
       if (IsAssignment(*item)) {

@@ -24,7 +24,7 @@ bool IsSymbolRun(const std::string& word);
 // All Parse functions return null when the tokens are not what they parse, or a limit was met.
 class Parser {
  public:
-  explicit Parser(LexResult lexed) : tokens_(std::move(lexed.tokens)), too_hard_(lexed.too_long) {}
+  explicit Parser(LexResult lexed) : tokens_(std::move(lexed.tokens)), too_hard_(lexed.too_long) { FlattenAligned(); }
 
   ParseOutcome Run();
 
@@ -45,6 +45,9 @@ class Parser {
    private:
     Parser* parser_;
   };
+
+  // Takes the marks of aligned equations out of the tokens: "x &= 3 + 9 \\\\ &= 12" is one chain.
+  void FlattenAligned();
 
   const Token& Peek(size_t ahead = 0) const { return tokens_[std::min(at_ + ahead, tokens_.size() - 1)]; }
   bool AtSign(std::string_view sign) const { return Peek().kind == TokenKind::kSign && Peek().text == sign; }
@@ -88,6 +91,9 @@ class Parser {
 
   // A sum and the unit after it.
   ExprPtr ParseQuantity();
+
+  // "m/s" behind a number and a blank: a unit, not a product of symbols.
+  bool AtRate() const;
 
   bool FollowedByEnd() const {
     const Token& next = Peek(1);
@@ -140,6 +146,7 @@ class Parser {
 
   ExprPtr ParseWord(const std::string& word);
 
+  ExprPtr MatrixFromRows(const Expr& rows);
   ExprPtr ProductOfLetters(const std::string& word);
 
   ExprPtr ParseName(const std::string& name);
@@ -160,6 +167,9 @@ class Parser {
   ExprPtr ParseCommand(const std::string& name);
 
   ExprPtr ParseBracket(const std::string& sign);
+
+  // The head of a set that is given by a condition: "x |", "x \in \mathbb{R} :".
+  bool TakeSetVariable();
 
   ExprPtr ParseEnvironment();
 

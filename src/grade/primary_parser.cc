@@ -98,6 +98,12 @@ ExprPtr Parser::ParseRepeating(const Expr& head) {
 }
 
 ExprPtr Parser::ParseWord(const std::string& word) {
+  // Matrix([[1, 2], [3, 4]])
+  if (word == "Matrix" && Same(Peek(1), "(")) {
+    ++at_;
+    ExprPtr rows = ParseBracket("(");
+    return rows == nullptr ? nullptr : MatrixFromRows(*rows);
+  }
   // "Area = 12"
   if (Same(Peek(1), "=")) {
     ++at_;
@@ -106,6 +112,19 @@ ExprPtr Parser::ParseWord(const std::string& word) {
   if (!IsSymbolRun(word)) return nullptr;
   ++at_;
   return IsUpperRun(word) ? Make(ExprKind::kSymbol, {}, word) : ProductOfLetters(word);
+}
+
+ExprPtr Parser::MatrixFromRows(const Expr& rows) {
+  if (rows.kind != ExprKind::kTuple || rows.args.empty()) return nullptr;
+  // One row comes without a tuple of rows around it.
+  if (rows.args[0]->kind != ExprKind::kTuple) return Checked(MakeMatrix(rows.args, rows.args.size()));
+  std::vector<ExprPtr> cells;
+  const size_t columns = rows.args[0]->args.size();
+  for (const ExprPtr& row : rows.args) {
+    if (row->kind != ExprKind::kTuple || row->args.size() != columns || cells.size() > kMaxItems) return nullptr;
+    cells.insert(cells.end(), row->args.begin(), row->args.end());
+  }
+  return Checked(MakeMatrix(std::move(cells), columns));
 }
 
 ExprPtr Parser::ProductOfLetters(const std::string& word) {
@@ -278,10 +297,12 @@ ExprPtr Parser::ParseBracket(const std::string& sign) {
   }
   if (sign == "\\{") {
     ++at_;
+    const bool where = TakeSetVariable();
     const bool in_abs = std::exchange(in_abs_, false);
     ExprPtr inside = ParseList(Close::kSetBrace);
     in_abs_ = in_abs;
     if (inside == nullptr || !TakeSign("\\}")) return nullptr;
+    if (where) return Make(ExprKind::kSet, {inside}, "where");
     if (inside->kind == ExprKind::kList && !inside->parenthesized) return Make(ExprKind::kSet, inside->args);
     return Make(ExprKind::kSet, {inside});
   }
@@ -296,15 +317,23 @@ ExprPtr Parser::ParseBracket(const std::string& sign) {
   return nullptr;
 }
 
+bool Parser::TakeSetVariable() {
+  if (Peek().kind != TokenKind::kName) return false;
+  size_t at = 1;
+  if (Same(Peek(at), "in") && Peek(at + 1).kind == TokenKind::kName) at += 2;
+  if (!Same(Peek(at), "|") && !Same(Peek(at), ":")) return false;
+  at_ += at + 1;
+  return true;
+}
+
 ExprPtr Parser::ParseEnvironment() {
   const Depth depth(this);
   if (!depth.ok()) return nullptr;
   const std::string name = TakeEnvironmentName();
   constexpr std::array<std::string_view, 9> kMatrices = {"matrix",  "pmatrix", "bmatrix", "Bmatrix",    "vmatrix",
                                                          "Vmatrix", "array",   "cases",   "smallmatrix"};
-  constexpr std::array<std::string_view, 6> kAligned = {"aligned", "align", "gathered", "gather", "split", "equation"};
   const bool matrix = std::find(kMatrices.begin(), kMatrices.end(), name) != kMatrices.end();
-  if (!matrix && std::find(kAligned.begin(), kAligned.end(), name) == kAligned.end()) return nullptr;
+  if (!matrix) return nullptr;
   if (name == "array") {
     if (!AtSign("{")) return nullptr;
     while (!AtSign("}") && Peek().kind != TokenKind::kEnd) ++at_;
@@ -337,7 +366,6 @@ ExprPtr Parser::ParseEnvironment() {
   ++at_;
   TakeEnvironmentName();
   if (cells.empty() || !regular) return nullptr;
-  if (!matrix) return cells.size() == 1 ? cells[0] : Make(ExprKind::kList, cells, ",");
   if (name == "cases" && columns == 1) return Make(ExprKind::kList, cells, "and");
   const bool named = name == "vmatrix" || name == "Vmatrix" || name == "cases";
   return Checked(MakeMatrix(std::move(cells), columns, named ? name : ""));

@@ -153,6 +153,10 @@ std::optional<RealSet> SetFromNotation(const Expr& expr, WorkBudget* budget) {
       return Tidy({part}, budget);
     }
     case ExprKind::kSet: {
+      if (expr.name == "where") {
+        std::string symbol;
+        return SetFromInequality(*expr.args[0], &symbol, budget);
+      }
       RealSet parts;
       for (const ExprPtr& arg : expr.args) {
         if (!IsRealConstant(*arg) || InfinitySign(*arg) != 0) return std::nullopt;
@@ -210,13 +214,13 @@ RealSet Beside(const ExprPtr& bound, const std::string& op) {
 std::optional<RealSet> Solve(const ExprPtr& f, const std::string& op, const ExprPtr& bound, const std::string& symbol,
                              WorkBudget* budget) {
   if (f->kind == ExprKind::kSymbol) return Tidy(Beside(bound, op), budget);
-  if (f->kind == ExprKind::kFunction && f->name == "abs" && f->args[0]->kind == ExprKind::kSymbol) {
+  if (f->kind == ExprKind::kFunction && f->name == "abs" && f->args.size() == 1) {
     if (InfinitySign(*bound) != 0) return std::nullopt;
     int sign = 0;
     if (!Order(*bound, *MakeNumber(0), &sign, budget) || sign < 0) return std::nullopt;
     const ExprPtr opposite = Negate(bound);
-    auto above = Tidy(Beside(bound, op), budget);
-    auto below = Tidy(Beside(opposite, Flipped(op)), budget);
+    auto above = Solve(f->args[0], op, bound, symbol, budget);
+    auto below = Solve(f->args[0], Flipped(op), opposite, symbol, budget);
     if (!above || !below) return std::nullopt;
     if (op == "<" || op == "<=" || op == "!=") return Intersect(*above, *below, budget);
     above->insert(above->end(), below->begin(), below->end());

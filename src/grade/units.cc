@@ -92,6 +92,8 @@ const std::unordered_map<std::string_view, Entry>& Units() {
                                                                               {"cent", {"dollars", 1, 100}},
                                                                               {"dollars", {"dollars", 1, 1}},
                                                                               {"dollar", {"dollars", 1, 1}},
+                                                                              {"USD", {"dollars", 1, 1}},
+                                                                              {"EUR", {"euros", 1, 1}},
                                                                               {"euros", {"euros", 1, 1}},
                                                                               {"euro", {"euros", 1, 1}},
                                                                               {"degrees", {"degrees", 1, 1}},

@@ -55,7 +55,7 @@ bool Parser::AtFactor() const {
   const Token& token = Peek();
   switch (token.kind) {
     case TokenKind::kNumber: return true;
-    case TokenKind::kName: return !(token.text == "min" && FollowedByEnd()) && !IsUnionLetterHere();
+    case TokenKind::kName: return !AtRate() && !(token.text == "min" && FollowedByEnd()) && !IsUnionLetterHere();
     case TokenKind::kWord: return IsSymbolRun(token.text);
     case TokenKind::kText: return false;
     case TokenKind::kCommand:
