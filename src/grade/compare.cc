@@ -431,7 +431,10 @@ class Comparer {
       return Of(IsRounding(*a, *b) || IsRounding(*b, *a));
     }
     if (StructureKey(*a) == StructureKey(*b)) return Sameness::kSame;
-    if (HoldsInfinity(*a) || HoldsInfinity(*b) || Contains(*a, ExprKind::kText) || Contains(*b, ExprKind::kText)) {
+    const auto symbolic_only = [](const Expr& x) {
+      return HoldsInfinity(x) || Contains(x, ExprKind::kText) || Contains(x, ExprKind::kRelation);
+    };
+    if (symbolic_only(*a) || symbolic_only(*b)) {
       return Sameness::kDifferent;
     }
     if (a->kind == ExprKind::kUndefined || b->kind == ExprKind::kUndefined) return Sameness::kDifferent;

@@ -111,6 +111,10 @@ TEST(GradeExtractTest, WholeAndLast) {
       {"The change is -4 degrees in total", "-4", AnswerSource::kLast},
       {"We add 2 3/4 of them", "11/4", AnswerSource::kLast},
       {"we find that $$y = 3x + 1$$ holds", "y = 3x+1", AnswerSource::kLast},
+      {"Matrix({{1,2},{3,4}})*\\oint", "Matrix({{1,2},{3,4}})*\\oint", AnswerSource::kWhole},  // unreadable, not 4
+      {"the correct option is D", "D", AnswerSource::kStated},
+      {"The answer is yes, it is.", "yes", AnswerSource::kStated},
+      {"Wir erhalten x = (\\frac{2}{7}) Liter davon", "2/7", AnswerSource::kLast},
       {"the code is XK2B", "", AnswerSource::kLast},  // digits in a word are no number
       {"I do not know what this could possibly be about, sorry about that", "", AnswerSource::kLast},
       {"", "", AnswerSource::kLast},
