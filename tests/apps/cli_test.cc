@@ -254,6 +254,51 @@ TEST_F(CliModelTest, AskKeepsItsJson) {
   }
 }
 
+// The policy on the command line (docs/cli.md, "Modes, budgets and votes").
+TEST_F(CliModelTest, AskVotesWithinABudget) {
+  PITH_REQUIRE_MODEL(model, "smollm2-135m");
+  const std::string ask = "$PITH ask -w stored -m " + model + " --json ";
+  const Json json =
+      OneLineOfJson(Shell(ask + "--parallel 3 --budget 40 --seed 3 'Tell me a long story about 12 + 30.'"));
+  ASSERT_EQ(json["streams"].size(), 3u);
+  int64_t tokens = 0;
+  size_t voters = json["vote"]["no_answer"].get<size_t>();
+  for (const Json& stream : json["streams"]) {
+    EXPECT_LE(stream["tokens"].get<int64_t>(), 40);
+    EXPECT_EQ(stream["tokens"], stream["reasoning_tokens"].get<int64_t>() + stream["answer_tokens"].get<int64_t>());
+    tokens += stream["tokens"].get<int64_t>();
+  }
+  for (const Json& candidate : json["vote"]["candidates"]) voters += candidate["streams"].size();
+  EXPECT_EQ(voters, 3u);
+  EXPECT_EQ(json["usage"]["completion_tokens"], tokens);
+  EXPECT_EQ(json["usage"]["prefill_tokens_saved"], 2 * json["usage"]["prompt_tokens"].get<int64_t>());
+  EXPECT_EQ(json["text"], json["streams"][json["chosen"].get<size_t>()]["text"]);
+  EXPECT_EQ(json["budget"], 40);
+  EXPECT_TRUE(json["score"].is_null());
+  ExpectJsonError(ask + "--reason auto Hello", ErrorCode::kInvalidArgument);
+  ExpectJsonError(ask + "--parallel 2 --temp 0 Hello", ErrorCode::kInvalidArgument);
+  ExpectJsonError(ask + "--verifier /no/such/file Hello", ErrorCode::kNotFound);
+  for (const char* bad : {"--budget 0", "--budget -1", "--parallel 0", "--parallel 257", "--threshold 1.5",
+                          "--threshold nan", "--reason maybe", "--verify sometimes"}) {
+    ExpectJsonError(ask + "Hello " + bad, ErrorCode::kInvalidArgument);
+  }
+}
+
+TEST_F(CliModelTest, FeaturesGoOnWhereTheyWere) {
+  PITH_REQUIRE_MODEL(model, "smollm2-135m");
+  const std::string folder = TempDir();
+  std::ofstream(folder + "/rows.jsonl") << "{\"id\":\"a\",\"problem\":\"1+1?\",\"label\":0}\n"
+                                        << "{\"id\":\"b\",\"problem\":\"Prove it.\",\"label\":1}\n";
+  const std::string run = "$PITH features -w stored --kind switcher --shard-rows 1 --json -m " + model + " --input " +
+                          folder + "/rows.jsonl --out " + folder + "/out";
+  const Json first = OneLineOfJson(Shell(run));
+  EXPECT_EQ(first["states"], 2);
+  EXPECT_EQ(first["positives"], 1);
+  EXPECT_EQ(first["shards_found"], 0);
+  EXPECT_EQ(OneLineOfJson(Shell(run))["shards_found"], 2);
+  ExpectJsonError(run + " --system other", ErrorCode::kMismatch);
+}
+
 TEST_F(CliModelTest, ChatAnswersEachLine) {
   PITH_REQUIRE_MODEL(model, "smollm2-135m");
   const Outcome outcome = Shell(
