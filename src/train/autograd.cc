@@ -193,7 +193,7 @@ const float* AdapterInput(const Pass& pass, const Projection& projection, const 
   for (size_t r = 0; r < pass.adapter_rows.size(); ++r) {
     if (pass.adapter_rows[r] == 0) std::fill_n(copy->data() + r * static_cast<size_t>(width), width, 0.0F);
   }
-  if (pass.dropout > 0) ApplyDropout(pass, projection.Stream(), copy->data(), pass.rows * width);
+  if (pass.dropout > 0) ApplyDropout(pass, projection.Stream(), copy->data(), width);
   return copy->data();
 }
 
@@ -332,7 +332,7 @@ struct ProjectFunction : Function<ProjectFunction> {
       } else {
         dropped.resize(static_cast<size_t>(rows * in));
         Gemm(pool, rows, in, rank, 1.0F, {middle, rank}, a, 0.0F, dropped.data(), in);
-        ApplyDropout(pass, p.Stream(), dropped.data(), rows * in);
+        ApplyDropout(pass, p.Stream(), dropped.data(), in);
         AddInPlace(to, dropped.data(), rows * in);
       }
     }
@@ -342,17 +342,17 @@ struct ProjectFunction : Function<ProjectFunction> {
 
 }  // namespace
 
-void ApplyDropout(const Pass& pass, uint64_t stream, float* x, int64_t elements) {
+void ApplyDropout(const Pass& pass, uint64_t stream, float* x, int64_t width) {
   const auto threshold = static_cast<uint64_t>(std::lround(pass.dropout * 65536.0));
   const auto keep = static_cast<float>(1.0 / (1.0 - pass.dropout));
   const uint64_t key = Mix64(Mix64(pass.dropout_key) ^ stream);
-  constexpr int64_t kPerTask = 1 << 14;
-  pass.pool->Run((elements + kPerTask - 1) / kPerTask, [&](int64_t task, int) {
-    const int64_t end = std::min(elements, (task + 1) * kPerTask);
-    for (int64_t i = task * kPerTask; i < end; i += 4) {
-      uint64_t bits = RandomBits(pass.seed, key, static_cast<uint64_t>(i / 4));
-      for (int64_t j = i; j < std::min(end, i + 4); ++j, bits >>= 16) {
-        x[j] = (bits & 0xFFFF) < threshold ? 0.0F : x[j] * keep;
+  const int64_t draws = (width + 3) / 4;  // of a row: four elements take 16 bits each
+  ForRows(*pass.pool, pass.rows, [&](int64_t r) {
+    float* row = x + r * width;
+    for (int64_t draw = 0; draw < draws; ++draw) {
+      uint64_t bits = RandomBits(pass.seed, key, static_cast<uint64_t>((pass.first_row + r) * draws + draw));
+      for (int64_t j = 4 * draw; j < std::min(width, 4 * draw + 4); ++j, bits >>= 16) {
+        row[j] = (bits & 0xFFFF) < threshold ? 0.0F : row[j] * keep;
       }
     }
   });

@@ -50,6 +50,7 @@ struct Pass {
   double dropout = 0;                         // on the input of A
   uint64_t seed = 0;
   uint64_t dropout_key = 0;
+  int64_t first_row = 0;  // of these rows, among those of the whole batch: rows of all its parts drop differently
   const std::vector<KeysValues>* prefix = nullptr;  // by layer
   std::vector<KeysValues>* keep = nullptr;          // where to put this pass's own
 };
@@ -70,7 +71,8 @@ void KeepKeysValues(const Pass& pass, const at::Tensor& k, const at::Tensor& v);
 // silu(gate) * up.
 at::Tensor SwiGluOp(const Pass& pass, const at::Tensor& gate, const at::Tensor& up);
 
-// The scale factors of dropout for element i of an input: 0 or 1 / (1 - p), a function of (seed, key, stream, i) alone.
-void ApplyDropout(const Pass& pass, uint64_t stream, float* x, int64_t elements);
+// Dropout on x[rows, width] in place: each element times 0 or 1 / (1 - p), a function of (seed, key, stream, row,
+// column).
+void ApplyDropout(const Pass& pass, uint64_t stream, float* x, int64_t width);
 
 }  // namespace pith::train

@@ -6,11 +6,39 @@ namespace pith::train {
 
 using at::Tensor;
 
-void DecoderLayer::Link() {
-  qkv = {&q, &k, &v};
-  output = {&o};
-  gate_up = {&gate, &up};
-  down_only = {&down};
+void Decoder::ForEachTensor(const std::function<void(Tensor&)>& visit) {
+  const auto visit_projection = [&visit](Projection& p) {
+    for (Tensor* tensor : {&p.weight, &p.bias, &p.a, &p.b}) visit(*tensor);
+  };
+  for (DecoderLayer& layer : layers) {
+    for (Tensor* tensor : {&layer.attention_norm, &layer.mlp_norm, &layer.q_norm, &layer.k_norm}) visit(*tensor);
+    for (Projection* p : {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down}) {
+      visit_projection(*p);
+    }
+  }
+  for (Tensor* tensor : {&embedding, &final_norm, &head_weight}) visit(*tensor);
+  visit_projection(head_lora);
+}
+
+void Decoder::Link() {
+  for (DecoderLayer& layer : layers) {
+    layer.qkv = {&layer.q, &layer.k, &layer.v};
+    layer.output = {&layer.o};
+    layer.gate_up = {&layer.gate, &layer.up};
+    layer.down_only = {&layer.down};
+  }
+  if (head_weight.defined()) {
+    head.weight = head_weight.data_ptr<float>();
+    head.weight_gradient = head_weight.grad().data_ptr<float>();
+  }
+  if (head_lora.a.defined()) {
+    head.rank = head_lora.a.size(0);
+    head.scaling = head_lora.scaling;
+    head.a = head_lora.a.data_ptr<float>();
+    head.b = head_lora.b.data_ptr<float>();
+    head.a_gradient = head_lora.a.grad().data_ptr<float>();
+    head.b_gradient = head_lora.b.grad().data_ptr<float>();
+  }
 }
 
 Tensor Decoder::Embed(const std::vector<int32_t>& tokens, ThreadPool& pool) const {

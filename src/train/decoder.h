@@ -20,8 +20,6 @@ struct DecoderLayer {
   Projection q, k, v, o, gate, up, down;
   // The same, by the input that they share.
   std::vector<const Projection*> qkv, output, gate_up, down_only;
-
-  void Link();
 };
 
 class Decoder {
@@ -31,7 +29,14 @@ class Decoder {
   at::Tensor final_norm;
   at::Tensor embedding;                             // [vocab, hidden] when trained
   const EmbeddingTable* embedding_table = nullptr;  // when frozen
+  at::Tensor head_weight;                           // [vocab, hidden] when trained; may be the embedding
+  Projection head_lora;                             // only its factors
   Head head;
+
+  // Calls visit(tensor) for every tensor that may be trained.
+  void ForEachTensor(const std::function<void(at::Tensor&)>& visit);
+  // Sets what points into the tensors of this object: after building, copying, or changing them.
+  void Link();
 
   // Input rows of the tokens.
   at::Tensor Embed(const std::vector<int32_t>& tokens, ThreadPool& pool) const;

@@ -19,8 +19,8 @@ namespace pith::train {
 // Names follow TRL and transformers.
 struct SftOptions {
   std::string output_dir;
-  int64_t per_device_train_batch_size = 1;  // rows of one pass
-  int64_t gradient_accumulation_steps = 8;  // passes of one step
+  int64_t per_device_train_batch_size = 2;  // rows of one pass
+  int64_t gradient_accumulation_steps = 4;  // passes of one step
   int64_t max_length = 1024;                // tokens of a row
   bool packing = true;
   bool mask_prompt_adapter = true;  // ignored without LoRA

@@ -71,15 +71,42 @@ struct TrainModel::Impl {
   std::vector<std::unique_ptr<FrozenLinear>> frozen;
   std::unique_ptr<FrozenLinear> frozen_head;
   Decoder decoder;
-  Projection head_lora;  // factors of a LoRA on the head
   std::vector<Parameter> parameters;
   std::vector<Tensor> tensors;  // of the parameters
   RopeFrequencies rope;
+  // A batch of several segments is cut into parts, one a thread, each of which runs a whole pass by itself: threads
+  // meet once a pass, not in every product, which counts on a machine that is shared with other programs. A single
+  // segment is run by all threads of the pool together.
   ThreadPool pool;
+  ThreadPool serial{1};                             // runs everything on the calling thread; any thread may use it
+  std::vector<std::unique_ptr<Decoder>> replicas;   // of parts 1, 2, ...: shared values, gradients of their own
+  std::vector<std::vector<Tensor>> replica_leaves;  // in the order of parameters
 
   explicit Impl(const TrainModelOptions& o) : options(o), pool(o.threads) {
     // Large tensors are split by this room's functions over its own pool.
     at::set_num_threads(1);
+  }
+
+  void MakeReplicas(size_t count) {
+    while (replicas.size() < count) {
+      auto replica = std::make_unique<Decoder>(decoder);
+      std::map<const void*, Tensor> leaves;
+      std::vector<Tensor> in_order;
+      for (const Tensor& tensor : tensors) {
+        Tensor leaf = tensor.detach();
+        leaf.set_requires_grad(true);
+        leaf.mutable_grad() = at::zeros_like(leaf);
+        leaves[tensor.unsafeGetTensorImpl()] = leaf;
+        in_order.push_back(leaf);
+      }
+      replica->ForEachTensor([&leaves](Tensor& tensor) {
+        const auto found = tensor.defined() ? leaves.find(tensor.unsafeGetTensorImpl()) : leaves.end();
+        if (found != leaves.end()) tensor = found->second;
+      });
+      replica->Link();
+      replicas.push_back(std::move(replica));
+      replica_leaves.push_back(std::move(in_order));
+    }
   }
 
   void AddParameter(const std::string& name, const Tensor& tensor, bool decay) {
@@ -158,16 +185,8 @@ struct TrainModel::Impl {
     frozen_head = std::make_unique<FrozenLinear>(weights->lm_head);
     frozen_head->PrepareBackward(pool);
     decoder.head.frozen = frozen_head.get();
-    Shape(-1, LinearKind::kLmHead, &head_lora);
-    AddLora(&head_lora);
-    if (head_lora.a.defined()) {
-      decoder.head.rank = options.lora->rank;
-      decoder.head.scaling = head_lora.scaling;
-      decoder.head.a = head_lora.a.data_ptr<float>();
-      decoder.head.b = head_lora.b.data_ptr<float>();
-      decoder.head.a_gradient = head_lora.a.grad().data_ptr<float>();
-      decoder.head.b_gradient = head_lora.b.grad().data_ptr<float>();
-    }
+    Shape(-1, LinearKind::kLmHead, &decoder.head_lora);
+    AddLora(&decoder.head_lora);
   }
 
   // All parameters trained: copied from `weights` when there are any, else random.
@@ -224,13 +243,11 @@ struct TrainModel::Impl {
       }
     }
     decoder.final_norm = vector("model.norm.weight", config.hidden, 1.0F, random ? nullptr : &weights->final_norm);
-    Tensor head = decoder.embedding;
+    decoder.head_weight = decoder.embedding;
     if (!config.tied_embeddings) {
-      head = matrix("lm_head.weight", config.vocab, config.hidden, kDeviation,
-                    random ? nullptr : static_cast<const float*>(weights->lm_head.matrix.data));
+      decoder.head_weight = matrix("lm_head.weight", config.vocab, config.hidden, kDeviation,
+                                   random ? nullptr : static_cast<const float*>(weights->lm_head.matrix.data));
     }
-    decoder.head.weight = head.data_ptr<float>();
-    decoder.head.weight_gradient = head.grad().data_ptr<float>();
     weights.reset();
   }
 
@@ -255,7 +272,7 @@ struct TrainModel::Impl {
     } else {
       BuildTrained();
     }
-    for (DecoderLayer& layer : decoder.layers) layer.Link();
+    decoder.Link();
     return {};
   }
 
@@ -301,8 +318,86 @@ struct TrainModel::Impl {
     return {};
   }
 
+  // A part of a batch that one pass computes, and all that its backward pass needs.
+  struct Run {
+    const Decoder* decoder = nullptr;
+    ThreadPool* pool = nullptr;
+    TrainBatch batch;
+    Pass pass;
+    std::vector<KeysValues> prefix;
+    Tensor input;    // embedded tokens
+    Tensor final_x;  // after the last layer
+    Tensor states;   // after the final norm, at the labelled rows
+    std::vector<int32_t> tokens;
+    std::vector<int64_t> label_rows;
+    std::vector<int32_t> labels;
+    std::vector<uint8_t> label_adapter;  // whether the head's LoRA acts on each
+    TokenScores scores;
+  };
+
+  // Cuts a batch into at most one part a thread: segments in their order, about the same work each. Prefixes go where
+  // their segments go.
+  std::vector<Run> Parts(const TrainBatch& batch) {
+    const auto work_of = [&](const Segment& segment) {
+      const size_t prefix = segment.prefix < 0 ? 0 : batch.prefixes[static_cast<size_t>(segment.prefix)].size();
+      return static_cast<double>(3 * segment.tokens.size() + prefix);
+    };
+    double total = 0;
+    for (const Segment& segment : batch.segments) total += work_of(segment);
+    const auto count = std::min(static_cast<size_t>(pool.threads()), batch.segments.size());
+    std::vector<Run> runs(count);
+    std::vector<std::map<int32_t, int32_t>> prefixes(count);
+    double done = 0;
+    size_t part = 0;
+    for (size_t i = 0; i < batch.segments.size(); ++i) {
+      const Segment& segment = batch.segments[i];
+      const double work = work_of(segment);
+      // Into the next part when its middle lies beyond the end of this one, or when the rest needs every segment left.
+      const double end = total * static_cast<double>(part + 1) / static_cast<double>(count);
+      const bool full = done + work / 2 > end && !runs[part].batch.segments.empty();
+      const bool must = batch.segments.size() - i == count - 1 - part && !runs[part].batch.segments.empty();
+      if (part + 1 < count && (full || must)) ++part;
+      done += work;
+      Segment copy = segment;
+      if (segment.prefix >= 0) {
+        TrainBatch& target = runs[part].batch;
+        const auto [found, added] =
+            prefixes[part].try_emplace(segment.prefix, static_cast<int32_t>(target.prefixes.size()));
+        if (added) target.prefixes.push_back(batch.prefixes[static_cast<size_t>(segment.prefix)]);
+        copy.prefix = found->second;
+      }
+      runs[part].batch.segments.push_back(std::move(copy));
+    }
+    std::erase_if(runs, [](const Run& run) { return run.batch.segments.empty(); });
+    MakeReplicas(runs.size() - 1);
+    int64_t first_row = 0;
+    for (size_t i = 0; i < runs.size(); ++i) {
+      runs[i].decoder = i == 0 ? &decoder : replicas[i - 1].get();
+      runs[i].pool = runs.size() == 1 ? &pool : &serial;
+      runs[i].pass.first_row = first_row;
+      first_row += runs[i].batch.LiveTokens();
+    }
+    return runs;
+  }
+
+  // Calls body(run) for all runs, each on a thread of its own.
+  template <class Body>
+  static Status ForEachRun(std::vector<Run>& runs, const Body& body) {
+    std::vector<Status> statuses(runs.size());
+    const auto work = [&](size_t i) {
+      at::set_num_threads(1);
+      statuses[i] = Guarded([&]() -> Status { return body(runs[i]); });
+    };
+    std::vector<std::thread> threads;
+    for (size_t i = 1; i < runs.size(); ++i) threads.emplace_back(work, i);
+    work(0);
+    for (std::thread& thread : threads) thread.join();
+    for (const Status& status : statuses) PITH_RETURN_IF_ERROR(status);
+    return {};
+  }
+
   // Tables of RoPE for rows at these positions. Angles in float, as the engine and transformers compute them.
-  void SetPositions(const std::vector<int64_t>& positions, Pass* pass) {
+  void SetPositions(const std::vector<int64_t>& positions, Pass* pass) const {
     const int64_t half = config.head_dim / 2;
     const auto n = positions.size() * static_cast<size_t>(half);
     pass->rows = static_cast<int64_t>(positions.size());
@@ -310,7 +405,7 @@ struct TrainModel::Impl {
     pass->sin.resize(n);
     pass->negative_sin.resize(n);
     const auto factor = static_cast<float>(rope.attention_factor);
-    pool.Run(pass->rows, [&](int64_t r, int) {
+    pass->pool->Run(pass->rows, [&](int64_t r, int) {
       const auto position = static_cast<float>(positions[static_cast<size_t>(r)]);
       for (int64_t j = 0; j < half; ++j) {
         const float angle = position * static_cast<float>(rope.inv_freq[static_cast<size_t>(j)]);
@@ -322,56 +417,44 @@ struct TrainModel::Impl {
     });
   }
 
-  Pass NewPass() {
-    Pass pass;
-    pass.pool = &pool;
-    pass.shape = {config.heads, config.kv_heads, config.head_dim};
-    pass.seed = options.seed;
-    return pass;
+  void InitPass(ThreadPool* pass_pool, Pass* pass) const {
+    pass->pool = pass_pool;
+    pass->shape = {config.heads, config.kv_heads, config.head_dim};
+    pass->seed = options.seed;
   }
 
-  // The passes of one batch. Holds everything that the backward pass needs.
-  struct Run {
-    Pass pass;
-    std::vector<KeysValues> prefix;
-    Tensor input;    // embedded tokens
-    Tensor final_x;  // after the last layer
-    std::vector<int32_t> tokens;
-    std::vector<int64_t> label_rows;
-    std::vector<int32_t> labels;
-    std::vector<uint8_t> label_adapter;  // whether the head's LoRA acts on each; empty = on all
-  };
-
-  void RunPrefixes(const TrainBatch& batch, Run* run) {
+  void RunPrefixes(Run* run) const {
     const at::AutoGradMode no_graph(false);
-    Pass pass = NewPass();
+    Pass pass;
+    InitPass(run->pool, &pass);
     std::vector<int64_t> positions;
     std::vector<int32_t> tokens;
-    for (const auto& prefix : batch.prefixes) {
+    for (const auto& prefix : run->batch.prefixes) {
       pass.spans.push_back({static_cast<int64_t>(tokens.size()), static_cast<int64_t>(prefix.size()), 0, 0});
       for (size_t i = 0; i < prefix.size(); ++i) positions.push_back(static_cast<int64_t>(i));
       tokens.insert(tokens.end(), prefix.begin(), prefix.end());
     }
     SetPositions(positions, &pass);
     pass.keep = &run->prefix;
-    Tensor x = decoder.Embed(tokens, pool);
-    for (int64_t i = 0; i + 1 < config.layers; ++i) x = decoder.Layer(i, x, pass);
-    decoder.KeysValuesOnly(config.layers - 1, x, pass);
+    Tensor x = run->decoder->Embed(tokens, *run->pool);
+    for (int64_t i = 0; i + 1 < config.layers; ++i) x = run->decoder->Layer(i, x, pass);
+    run->decoder->KeysValuesOnly(config.layers - 1, x, pass);
   }
 
-  // Forward through all layers, with a graph when grad mode is on.
-  void RunLayers(const TrainBatch& batch, bool adapter, double dropout, uint64_t dropout_key, Run* run) {
-    if (!batch.prefixes.empty()) RunPrefixes(batch, run);
+  // Forward through all layers, with a graph for a backward pass or without.
+  void RunLayers(bool graph, bool adapter, uint64_t dropout_key, Run* run) const {
+    const TrainBatch& batch = run->batch;
+    if (!batch.prefixes.empty()) RunPrefixes(run);
     std::vector<int64_t> prefix_begin;
     int64_t total = 0;
     for (const auto& prefix : batch.prefixes) {
       prefix_begin.push_back(total);
       total += static_cast<int64_t>(prefix.size());
     }
-    run->pass = NewPass();
     Pass& pass = run->pass;
+    InitPass(run->pool, &pass);
     pass.adapter = adapter && options.lora.has_value();
-    pass.dropout = pass.adapter ? dropout : 0.0;
+    pass.dropout = graph && pass.adapter ? options.lora->dropout : 0.0;
     pass.dropout_key = dropout_key;
     std::vector<int64_t> positions;
     std::vector<uint8_t> adapter_rows;
@@ -396,27 +479,65 @@ struct TrainModel::Impl {
     SetPositions(positions, &pass);
     if (!everywhere) pass.adapter_rows = adapter_rows;
     for (const int64_t row : run->label_rows) {
-      const uint8_t on = pass.adapter ? adapter_rows[static_cast<size_t>(row)] : uint8_t{0};
-      run->label_adapter.push_back(on);
+      run->label_adapter.push_back(pass.adapter ? adapter_rows[static_cast<size_t>(row)] : uint8_t{0});
     }
     if (!run->prefix.empty()) pass.prefix = &run->prefix;
 
-    const bool graph = at::GradMode::is_enabled();
-    run->input = decoder.Embed(run->tokens, pool);
+    const at::AutoGradMode mode(graph);
+    run->input = run->decoder->Embed(run->tokens, *run->pool);
     // The embeddings themselves are trained, or checkpointed layers need something to hang on to.
     if (graph && (decoder.embedding.defined() || options.gradient_checkpointing)) run->input.set_requires_grad(true);
     Tensor x = run->input;
     for (int64_t i = 0; i < config.layers; ++i) {
-      x = graph && options.gradient_checkpointing ? decoder.CheckpointedLayer(i, x, pass) : decoder.Layer(i, x, pass);
+      x = graph && options.gradient_checkpointing ? run->decoder->CheckpointedLayer(i, x, pass)
+                                                  : run->decoder->Layer(i, x, pass);
     }
     run->final_x = x;
+    if (run->labels.empty()) return;
+    Tensor rows = at::empty({static_cast<int64_t>(run->label_rows.size())}, at::kLong);
+    std::copy(run->label_rows.begin(), run->label_rows.end(), rows.data_ptr<int64_t>());
+    run->states = RmsNormOp(pass, x.index_select(0, rows), run->decoder->final_norm, config.rms_eps);
   }
 
-  // States after the final norm at the labelled rows.
-  Tensor LabelStates(const Run& run) {
-    Tensor rows = at::empty({static_cast<int64_t>(run.label_rows.size())}, at::kLong);
-    std::copy(run.label_rows.begin(), run.label_rows.end(), rows.data_ptr<int64_t>());
-    return RmsNormOp(run.pass, run.final_x.index_select(0, rows), decoder.final_norm, config.rms_eps);
+  static void ScoreRun(Run* run) {
+    if (run->labels.empty()) return;
+    HeadScores(run->decoder->head, run->states.data_ptr<float>(), run->labels, run->label_adapter, &run->scores,
+               *run->pool);
+  }
+
+  // With the scores, unless they are known already.
+  void BackwardRun(std::span<const float> label_weights, bool scores, Run* run) const {
+    if (run->labels.empty()) return;
+    Tensor dstates = at::empty_like(run->states);
+    HeadBackward(run->decoder->head, run->states.data_ptr<float>(), run->labels, label_weights, run->label_adapter,
+                 scores ? &run->scores : nullptr, dstates.data_ptr<float>(), *run->pool);
+    if (run->states.requires_grad()) run->states.backward(dstates);
+    if (!run->decoder->embedding.defined()) return;
+    const float* rows = run->input.grad().data_ptr<float>();
+    float* table = run->decoder->embedding.grad().data_ptr<float>();
+    for (size_t r = 0; r < run->tokens.size(); ++r) {
+      AddInPlace(table + run->tokens[r] * config.hidden, rows + static_cast<int64_t>(r) * config.hidden, config.hidden);
+    }
+  }
+
+  // Adds the replicas' gradients, in their order, and clears them.
+  void GatherGradients(size_t parts) {
+    for (size_t part = 1; part < parts; ++part) {
+      for (size_t i = 0; i < parameters.size(); ++i) {
+        const std::span<float> share = Span(replica_leaves[part - 1][i].grad());
+        AddInPlace(parameters[i].gradient.data(), share.data(), static_cast<int64_t>(share.size()));
+        std::fill(share.begin(), share.end(), 0.0F);
+      }
+    }
+  }
+
+  static TokenScores Join(const std::vector<Run>& runs) {
+    TokenScores all;
+    for (const Run& run : runs) {
+      all.log_probs.insert(all.log_probs.end(), run.scores.log_probs.begin(), run.scores.log_probs.end());
+      all.entropies.insert(all.entropies.end(), run.scores.entropies.begin(), run.scores.entropies.end());
+    }
+    return all;
   }
 
   static Status CheckFinite(const TokenScores& scores) {
@@ -434,15 +555,15 @@ struct TrainModel::Impl {
     if (gradient == nullptr && given.size() != labels) {
       return BadArgument(std::to_string(given.size()) + " weights for " + std::to_string(labels) + " labels");
     }
-    const at::AutoGradMode with_graph(true);
-    Run run;
-    RunLayers(batch, true, options.lora ? options.lora->dropout : 0.0, dropout_key, &run);
-    Tensor states = LabelStates(run);
-    const float* h = states.data_ptr<float>();
-    TokenScores scores;
-    std::vector<float> label_weights;
+    std::vector<Run> runs = Parts(batch);
+    std::vector<float> label_weights(given.begin(), given.end());
     if (gradient != nullptr) {
-      HeadScores(decoder.head, h, run.labels, run.label_adapter, &scores, pool);
+      PITH_RETURN_IF_ERROR(ForEachRun(runs, [&](Run& run) -> Status {
+        RunLayers(true, true, dropout_key, &run);
+        ScoreRun(&run);
+        return {};
+      }));
+      const TokenScores scores = Join(runs);
       PITH_RETURN_IF_ERROR(CheckFinite(scores));
       PITH_ASSIGN(label_weights, (*gradient)(scores));
       if (label_weights.size() != labels) {
@@ -450,22 +571,23 @@ struct TrainModel::Impl {
                            " labels");
       }
       for (float& weight : label_weights) weight = -weight;  // loss = sum weight * -log p
-    } else {
-      label_weights.assign(given.begin(), given.end());
     }
-    Tensor dstates = at::empty_like(states);
-    HeadBackward(decoder.head, h, run.labels, label_weights, run.label_adapter, gradient == nullptr ? &scores : nullptr,
-                 dstates.data_ptr<float>(), pool);
-    if (gradient == nullptr) PITH_RETURN_IF_ERROR(CheckFinite(scores));
-    if (states.requires_grad()) states.backward(dstates);
-    if (decoder.embedding.defined()) {
-      const float* rows = run.input.grad().data_ptr<float>();
-      float* table = decoder.embedding.grad().data_ptr<float>();
-      for (size_t r = 0; r < run.tokens.size(); ++r) {
-        AddInPlace(table + run.tokens[r] * config.hidden, rows + static_cast<int64_t>(r) * config.hidden,
-                   config.hidden);
-      }
+    std::vector<std::span<const float>> shares;
+    size_t at = 0;
+    for (const Run& run : runs) {
+      const auto count = static_cast<size_t>(run.batch.Labels());
+      shares.push_back(std::span<const float>(label_weights).subspan(at, count));
+      at += count;
     }
+    const Status status = ForEachRun(runs, [&](Run& run) -> Status {
+      if (gradient == nullptr) RunLayers(true, true, dropout_key, &run);
+      BackwardRun(shares[static_cast<size_t>(&run - runs.data())], gradient == nullptr, &run);
+      return {};
+    });
+    GatherGradients(runs.size());
+    PITH_RETURN_IF_ERROR(status);
+    TokenScores scores = Join(runs);
+    PITH_RETURN_IF_ERROR(CheckFinite(scores));
     return scores;
   }
 };
@@ -531,13 +653,13 @@ Result<TokenScores> TrainModel::AccumulateScores(const TrainBatch& batch, const 
 Result<TokenScores> TrainModel::Score(const TrainBatch& batch, bool adapter) {
   return Guarded([&]() -> Result<TokenScores> {
     PITH_RETURN_IF_ERROR(impl_->Check(batch));
-    const at::AutoGradMode no_graph(false);
-    Impl::Run run;
-    impl_->RunLayers(batch, adapter, 0.0, 0, &run);
-    TokenScores scores;
-    if (run.labels.empty()) return scores;
-    const Tensor states = impl_->LabelStates(run);
-    HeadScores(impl_->decoder.head, states.data_ptr<float>(), run.labels, run.label_adapter, &scores, impl_->pool);
+    std::vector<Impl::Run> runs = impl_->Parts(batch);
+    PITH_RETURN_IF_ERROR(Impl::ForEachRun(runs, [&](Impl::Run& run) -> Status {
+      impl_->RunLayers(false, adapter, 0, &run);
+      Impl::ScoreRun(&run);
+      return {};
+    }));
+    TokenScores scores = Impl::Join(runs);
     PITH_RETURN_IF_ERROR(Impl::CheckFinite(scores));
     return scores;
   });
@@ -548,7 +670,10 @@ Result<TrainModel::Outputs> TrainModel::Run(const TrainBatch& batch, bool adapte
     PITH_RETURN_IF_ERROR(impl_->Check(batch));
     const at::AutoGradMode no_graph(false);
     Impl::Run run;
-    impl_->RunLayers(batch, adapter, 0.0, 0, &run);
+    run.decoder = &impl_->decoder;
+    run.pool = &impl_->pool;
+    run.batch = batch;
+    impl_->RunLayers(false, adapter, 0, &run);
     const Tensor states = RmsNormOp(run.pass, run.final_x, impl_->decoder.final_norm, impl_->config.rms_eps);
     Outputs outputs;
     const auto values = Span(states);
@@ -599,7 +724,7 @@ Status TrainModel::LoadAdapter(const std::string& dir) {
       if (projection->a.defined()) wanted[LinearName(projection->layer, projection->kind)] = projection;
     }
   }
-  if (impl_->head_lora.a.defined()) wanted[LinearName(-1, LinearKind::kLmHead)] = &impl_->head_lora;
+  if (impl_->decoder.head_lora.a.defined()) wanted[LinearName(-1, LinearKind::kLmHead)] = &impl_->decoder.head_lora;
   for (const auto& [name, module] : modules) {
     if (!wanted.contains(name)) {
       return Error{ErrorCode::kMismatch, "'" + dir + "' adapts '" + name + "', which is not trained"};
@@ -640,7 +765,7 @@ Status TrainModel::SaveAdapter(const std::string& dir, AdapterStorage storage, c
   for (const DecoderLayer& layer : impl_->decoder.layers) {
     for (const Projection* p : {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down}) add(*p);
   }
-  add(impl_->head_lora);
+  add(impl_->decoder.head_lora);
   AdapterWriteOptions write;
   write.storage = storage;
   write.rslora = lora.rslora;
