@@ -420,8 +420,7 @@ Status EvalFolder::WriteFile(const std::string& name, std::string_view content) 
   if (status.ok() && ::fsync(fd) != 0) status = IoError("flush", partial);
   ::close(fd);
   if (status.ok() && std::rename(partial.c_str(), path.c_str()) != 0) status = IoError("rename", partial);
-  PITH_RETURN_IF_ERROR(status);
-  return SyncFolder(path_);
+  return status.ok() ? SyncFolder(path_) : status;
 }
 
 }  // namespace pith

@@ -8,11 +8,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "base/cache_folder.h"
@@ -30,7 +32,10 @@ struct EvalKey {
   int64_t cap = 0;
   ReasonMode mode = ReasonMode::kOff;
 
-  auto operator<=>(const EvalKey&) const = default;
+  bool operator==(const EvalKey&) const = default;
+  bool operator<(const EvalKey& other) const {
+    return std::tie(id, repeat, cap, mode) < std::tie(other.id, other.repeat, other.cap, other.mode);
+  }
 };
 
 struct Generation {

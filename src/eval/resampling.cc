@@ -39,7 +39,8 @@ int WinningBallot(std::span<const StoredBallot> ballots, std::span<const int> ch
   }
   const Tally* winner = nullptr;
   double winner_weight = 0;
-  for (auto& [candidate, tally] : tallies) {
+  for (auto& entry : tallies) {
+    Tally& tally = entry.second;
     std::sort(tally.weights.begin(), tally.weights.end());
     double weight = 0;
     for (const double value : tally.weights) weight += value;

@@ -98,9 +98,9 @@ std::string Timeless(const std::string& folder) {
 
 TEST_F(EvalCliTest, RunsKillsGoesOn) {
   PITH_REQUIRE_MODEL(model, "smollm2-135m");
-  const std::string common = "$PITH eval " + suite_ + " -m " + model + " -w stored --parallel 2 --seed 5";
-  const std::string command = common + " --budget 24,48 --temp 0.7 --top-p 1 --max-streams 2";
-  const std::string wider = common + " --budget 24,48 --temp 0.7 --top-p 1 --max-streams 6";
+  const std::string common = "$PITH eval " + suite_ + " -m " + model + " -w stored -t 1 --parallel 2 --seed 5";
+  const std::string command = common + " --budget 8,16 --temp 0.7 --top-p 1 --max-streams 2";
+  const std::string wider = common + " --budget 8,16 --temp 0.7 --top-p 1 --max-streams 6";
   const std::string whole = folder_ + "/whole";
   const Outcome first = Shell(command + " --json -o " + whole);
   ASSERT_EQ(first.status, 0) << first.out;
