@@ -1,0 +1,124 @@
+// pith train as scripts see it: from a config and a tokenizer to a model, an adapter on it, resume, errors; in the edge
+// build, what is missing.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "base/json.h"
+#include "base/result.h"
+#include "support/data.h"
+#include "train/byte_tokenizer.h"
+
+namespace pith {
+namespace {
+
+struct Outcome {
+  int status = -1;
+  Json json;  // null when standard output is not one line of JSON
+};
+
+// Runs the program with these arguments and --json.
+Outcome Pith(const std::string& arguments) {
+  const std::string line = std::string(PITH_BINARY) + " " + arguments + " --json 2> /dev/null";
+  std::FILE* pipe = ::popen(line.c_str(), "r");
+  std::string out;
+  char buffer[4096];
+  size_t count;
+  while ((count = std::fread(buffer, 1, sizeof(buffer), pipe)) > 0) out.append(buffer, count);
+  const int status = ::pclose(pipe);
+  Outcome outcome;
+  if (WIFEXITED(status)) outcome.status = WEXITSTATUS(status);
+  if (const auto json = ParseJson(out, "output"); json.ok()) outcome.json = *json;
+  return outcome;
+}
+
+void ExpectError(const Outcome& outcome, ErrorCode code, const std::string& text) {
+  EXPECT_EQ(outcome.status, ExitCode(code));
+  ASSERT_TRUE(outcome.json.is_object() && outcome.json.contains("error")) << outcome.json;
+  EXPECT_EQ(outcome.json["error"]["code"], ErrorCodeName(code));
+  EXPECT_NE(outcome.json["error"]["message"].get<std::string>().find(text), std::string::npos) << outcome.json;
+}
+
+#ifdef PITH_TRAIN
+
+class TrainCli : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    dir_ = testing::TempDir();
+    std::ofstream(dir_ + "/tokenizer.json") << train::ByteTokenizerJson();
+    const Json config = {{"model_type", "qwen2"},  {"hidden_size", 32},           {"intermediate_size", 64},
+                         {"num_hidden_layers", 2}, {"num_attention_heads", 4},    {"num_key_value_heads", 2},
+                         {"vocab_size", 259},      {"rms_norm_eps", 1e-6},        {"max_position_embeddings", 512},
+                         {"rope_theta", 10000.0},  {"tie_word_embeddings", true}, {"eos_token_id", 256}};
+    std::ofstream(dir_ + "/config.json") << config;
+    std::ofstream texts(dir_ + "/texts.jsonl");
+    std::ofstream chats(dir_ + "/chats.jsonl");
+    for (int i = 0; i < 30; ++i) {
+      const std::string sum = std::to_string(i) + "+" + std::to_string(i) + "=" + std::to_string(2 * i);
+      texts << Json({{"text", sum}}).dump() << "\n";
+      chats << Json({{"prompt", "double " + std::to_string(i)}, {"response", sum}}).dump() << "\n";
+    }
+  }
+
+  std::string Base(int max_length = 64) const {
+    return "train sft --from-config " + dir_ + "/config.json --tokenizer " + dir_ + "/tokenizer.json --dataset " +
+           dir_ + "/texts.jsonl --output-dir " + dir_ + "/base --max-steps 30 --learning-rate 1e-2 --max-length " +
+           std::to_string(max_length);
+  }
+
+  std::string dir_;
+};
+
+TEST_F(TrainCli, ModelThenAdapterThenResume) {
+  const Outcome base = Pith(Base());
+  ASSERT_EQ(base.status, 0) << base.json;
+  EXPECT_EQ(base.json["steps"], 30);
+  EXPECT_EQ(base.json["dataset"]["samples"], 30);
+  EXPECT_TRUE(std::filesystem::exists(dir_ + "/base/model.safetensors"));
+  EXPECT_TRUE(std::filesystem::exists(dir_ + "/base/tokenizer.json"));
+  EXPECT_EQ(Pith("inspect " + dir_ + "/base").status, 0);
+
+  // An adapter on its packed weights, cut and resumed, equals one that ran through.
+  ::setenv("PITH_CACHE", (dir_ + "/cache").c_str(), 1);
+  const auto adapter = [&](const std::string& out, const std::string& rate) {
+    return "train sft -m " + dir_ + "/base --template chatml --dataset " + dir_ + "/chats.jsonl --output-dir " + dir_ +
+           "/" + out +
+           " --max-steps 6 --lora-r 4 --lora-dropout 0.1 --max-length 128 --save-total-limit 0 --save-steps 3 "
+           "--learning-rate " +
+           rate;
+  };
+  const Outcome whole = Pith(adapter("whole", "1e-3"));
+  ASSERT_EQ(whole.status, 0) << whole.json;
+  EXPECT_EQ(whole.json["base"], "packed");
+  std::filesystem::create_directories(dir_ + "/cut");
+  std::filesystem::copy(dir_ + "/whole/checkpoint-3", dir_ + "/cut/checkpoint-3");
+  ASSERT_EQ(Pith(adapter("cut", "1e-3") + " --resume").status, 0);
+  EXPECT_EQ(testing::ReadFile(dir_ + "/cut/adapter_model.safetensors"),
+            testing::ReadFile(dir_ + "/whole/adapter_model.safetensors"));
+  ExpectError(Pith(adapter("cut", "1e-5") + " --resume"), ErrorCode::kMismatch, "learning_rate");
+}
+
+TEST_F(TrainCli, Errors) {
+  ExpectError(Pith("train sft --dataset x --output-dir y"), ErrorCode::kInvalidArgument, "needs a model");
+  ExpectError(Pith("train sft -m " + dir_ + "/nowhere --dataset x --output-dir y"), ErrorCode::kNotFound, "nowhere");
+  ExpectError(Pith(Base(2)), ErrorCode::kInvalidArgument, "nothing to learn");
+  ExpectError(Pith(Base() + " --no-such-option"), ErrorCode::kInvalidArgument, "no-such-option");
+  EXPECT_EQ(Pith("train").status, ExitCode(ErrorCode::kInvalidArgument));
+}
+
+#else
+
+TEST(TrainCli, TheEdgeBuildSaysWhatIsMissing) {
+  ExpectError(Pith("train sft --dataset x"), ErrorCode::kUnsupported, "scripts/build.sh full");
+  ExpectError(Pith("train"), ErrorCode::kUnsupported, "built without training");
+}
+
+#endif
+
+}  // namespace
+}  // namespace pith
