@@ -268,9 +268,9 @@ Folded Fold(const ExprPtr& expr, Evaluator* evaluator, bool* too_large) {
   result.value = IsValueKind(expr->kind) || expr->kind == ExprKind::kQuantity ? evaluator->Apply(*expr, values)
                                                                               : ExactValue{ExactState::kOther, {}};
   if (result.value.state == ExactState::kTooLarge) *too_large = true;
-  if (expr->kind == ExprKind::kNumber) {
-    result.expr = expr;
-  } else if (result.value.state == ExactState::kRational && IsValueKind(expr->kind)) {
+  result.expr = expr;
+  if (expr->kind == ExprKind::kNumber) return result;
+  if (result.value.state == ExactState::kRational && IsValueKind(expr->kind)) {
     result.expr = WithDigits(*expr, args, result.value.value);
   } else if (result.value.state == ExactState::kUndefined) {
     result.expr = MakeNode(ExprKind::kUndefined, {});
@@ -278,8 +278,6 @@ Folded Fold(const ExprPtr& expr, Evaluator* evaluator, bool* too_large) {
     auto node = std::make_shared<Expr>(*expr);
     node->args = std::move(args);
     result.expr = node;
-  } else {
-    result.expr = expr;
   }
   return result;
 }

@@ -93,14 +93,11 @@ std::optional<FormulaSpan> BareFormula(std::string_view text, size_t at, size_t 
     } else if (c == '\\' && end + 1 < stop && IsLetter(text[end + 1])) {
       ++end;
       while (end < stop && IsLetter(text[end])) ++end;
-    } else if (kSigns.find(c) != std::string_view::npos) {
-      ++end;
-    } else if (IsLetter(c) && (end + 1 >= text.size() || !IsLetter(text[end + 1])) && !IsBlank(text[end - 1])) {
-      ++end;
-    } else if (c == ' ' && end + 1 < stop &&
-               std::string_view("+-*/=^\\").find(text[end + 1]) != std::string_view::npos) {
-      ++end;
-    } else if (c == ' ' && end > at && std::string_view("+-*/=").find(text[end - 1]) != std::string_view::npos) {
+    } else if (kSigns.find(c) != std::string_view::npos ||
+               (IsLetter(c) && (end + 1 >= text.size() || !IsLetter(text[end + 1])) && !IsBlank(text[end - 1])) ||
+               (c == ' ' && end + 1 < stop &&
+                std::string_view("+-*/=^\\").find(text[end + 1]) != std::string_view::npos) ||
+               (c == ' ' && end > at && std::string_view("+-*/=").find(text[end - 1]) != std::string_view::npos)) {
       ++end;
     } else {
       break;

@@ -236,7 +236,8 @@ class Evaluator {
     }
     const double relative = base.error - size + std::log2(std::labs(n)) + 1;
     if (relative > -8) return Fail(ProbeState::kTooHard);
-    return Finish(std::move(result), Log2(result.value) + relative + 1);
+    const double error = Log2(result.value) + relative + 1;
+    return Finish(std::move(result), error);
   }
 
   Probed Power(const Expr& expr) {
@@ -326,7 +327,8 @@ class Evaluator {
     mpfr_gamma(result.value.real(), z.value.real(), MPFR_RNDN);
     mpfr_set_zero(result.value.imag(), 1);
     if (mpfr_number_p(result.value.real()) == 0) return Fail(ProbeState::kUndefined);
-    return Finish(std::move(result), z.error + std::max(Log2(result.value), 0.0) + 16);
+    const double error = z.error + std::max(Log2(result.value), 0.0) + 16;
+    return Finish(std::move(result), error);
   }
 
   Probed Function(const Expr& expr) {

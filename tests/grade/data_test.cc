@@ -31,7 +31,7 @@ std::vector<Json> ReadLines(const std::string& path) {
 }
 
 TEST(GradeDataTest, PairsOfOtherSuites) {
-  PITH_REQUIRE_DATA(path, "grading/grading_pairs_dev.jsonl");
+  PITH_REQUIRE_DATA(path, "grading/grading_pairs_dev.jsonl");  // NOLINT(performance-unnecessary-copy-initialization)
   int rows = 0;
   int agreed = 0;
   int false_positives = 0;
@@ -59,7 +59,8 @@ TEST(GradeDataTest, PairsOfOtherSuites) {
 }
 
 TEST(GradeDataTest, MarkedSolutionsOfGsm8k) {
-  PITH_REQUIRE_DATA(path, "grading/gsm8k_model_solutions.jsonl");
+  PITH_REQUIRE_DATA(path,
+                    "grading/gsm8k_model_solutions.jsonl");  // NOLINT(performance-unnecessary-copy-initialization)
   int rows = 0;
   int agreed = 0;
   int shown = 0;

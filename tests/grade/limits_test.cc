@@ -90,7 +90,7 @@ TEST(GradeLimitsTest, HostileTexts) {
       "\\tan(\\frac{\\pi}{2})",
       "\\log_{1} 5",
       "(-1)^{1/2^{100}}",
-      std::string("\0\xff\xfe 5 \x80", 8),
+      std::string("\0\xff\xfe 5 \x80", 7),
       "\\",
       "\\frac",
       "\\frac1",
