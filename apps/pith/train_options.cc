@@ -73,9 +73,9 @@ Result<ModelConfig> ReadConfig(const std::string& path) {
 
 void AddTrainModelOptions(CLI::App* app, TrainFlags& flags) {
   AddModelOption(app, flags.model);
-  AddChoiceOption(app, "--base", flags.base, {"auto", "packed", "f32"},
-                  "How the frozen weights are held: the packed ones that run (auto, where the widths allow it), or "
-                  "float32");
+  AddChoiceOption(app, "--base", flags.base, {"auto", "packed", "dequantized", "f32"},
+                  "How the frozen weights are held: packed, as they run (auto, where the widths allow it); those in "
+                  "float32; or the model's own in float32");
   app->add_option("--template", flags.chat_template, "Chat template; auto finds it from the model")
       ->type_name("NAME")
       ->capture_default_str();
@@ -150,11 +150,13 @@ Result<LoadedForTraining> LoadForTraining(const TrainFlags& flags) {
     PITH_ASSIGN(lora.targets, ParseTargets(flags.target_modules));
     options.lora = lora;
     const bool packed = loaded.checkpoint->quantization().has_value();
-    const bool wanted = flags.base == "packed" || (flags.base == "auto" && CanBePacked(loaded.checkpoint->config()));
+    const bool wanted = flags.base == "packed" || flags.base == "dequantized" ||
+                        (flags.base == "auto" && CanBePacked(loaded.checkpoint->config()));
     if (wanted && !packed) {
       PITH_ASSIGN(loaded.checkpoint, PackedCheckpoint(*loaded.checkpoint, flags.threads));
     }
-    options.base = flags.base == "f32" ? train::BaseFormat::kF32 : train::BaseFormat::kAuto;
+    const bool floats = flags.base == "f32" || flags.base == "dequantized";
+    options.base = floats ? train::BaseFormat::kF32 : train::BaseFormat::kAuto;
   }
   PITH_ASSIGN(loaded.tokenizer, CheckpointTokenizer(*loaded.checkpoint));
   if (flags.chat_template != "auto") {

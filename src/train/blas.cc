@@ -2,11 +2,16 @@
 
 #include <cblas.h>
 #include <dlfcn.h>
-#include <omp.h>
 
 #include <algorithm>
 
 #include "train/train_model.h"
+
+// Of the OpenMP runtime behind OpenBLAS; its header comes with g++ only.
+extern "C" {
+int omp_get_max_threads();
+void omp_set_num_threads(int);
+}
 
 namespace pith::train {
 
