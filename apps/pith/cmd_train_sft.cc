@@ -1,5 +1,6 @@
 // pith train sft: supervised fine-tuning on chats or texts.
 #include <atomic>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -46,7 +47,7 @@ OrderedJson ReportJson(const DatasetReport& report) {
 // Takes every n-th sample in a shuffled order away for evaluation.
 void Split(double share, uint64_t seed, Dataset* data, std::vector<train::Sample>* eval) {
   const auto order = train::EpochOrder(static_cast<int64_t>(data->samples.size()), ~seed, 0);
-  const auto count = static_cast<size_t>(share * static_cast<double>(order.size()) + 0.5);
+  const auto count = static_cast<size_t>(std::lround(share * static_cast<double>(order.size())));
   std::vector<uint8_t> chosen(order.size(), 0);
   for (size_t i = 0; i < count; ++i) chosen[static_cast<size_t>(order[i])] = 1;
   std::vector<train::Sample> rest;
