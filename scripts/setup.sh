@@ -15,7 +15,7 @@ run_packages=(
   libgtest-dev libbenchmark-dev libjs-chart.js
 )
 # Without an OpenBLAS, Debian's libtorch multiplies with the reference BLAS, about 50 times slower.
-train_packages=(libtorch-dev libopenblas0-openmp libopenblas-openmp-dev)
+train_packages=(libtorch-dev libopenblas0-openmp libopenblas-openmp-dev libgloo-dev)
 test_packages=(
   ccache git
   clang-14 clang-tidy-14 clang-format-14 libclang-rt-14-dev

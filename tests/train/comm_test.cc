@@ -1,0 +1,124 @@
+// Two ranks over gloo on the loopback interface give the update of one rank with twice the batch.
+#include "train/comm.h"
+
+#include <arpa/inet.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <functional>
+
+#include "train/sft.h"
+#include "train_test.h"
+
+namespace pith::train {
+namespace {
+
+int FreePort() {
+  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  EXPECT_EQ(::bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  socklen_t size = sizeof(address);
+  EXPECT_EQ(::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size), 0);
+  ::close(fd);
+  return ntohs(address.sin_port);
+}
+
+void SetRank(int rank, int size, int port) {
+  ::setenv("RANK", std::to_string(rank).c_str(), 1);
+  ::setenv("WORLD_SIZE", std::to_string(size).c_str(), 1);
+  ::setenv("MASTER_ADDR", "127.0.0.1", 1);
+  ::setenv("MASTER_PORT", std::to_string(port).c_str(), 1);
+}
+
+// Runs body in two processes with rank 0 and 1; whether both returned 0.
+bool InTwoRanks(const std::function<int()>& body) {
+  const int port = FreePort();
+  pid_t children[2];
+  for (int rank = 0; rank < 2; ++rank) {
+    children[rank] = ::fork();
+    if (children[rank] == 0) {
+      SetRank(rank, 2, port);
+      ::_exit(body());
+    }
+  }
+  bool ok = true;
+  for (const pid_t child : children) {
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    ok = ok && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+  }
+  return ok;
+}
+
+TEST(Comm, SumsOverRanks) {
+  EXPECT_TRUE(InTwoRanks([] {
+    const auto comm = CommFromEnvironment();
+    if (!comm.ok()) return 1;
+    std::vector<float> values(1000);
+    for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i) + static_cast<float>((*comm)->rank());
+    if (!(*comm)->AllReduceSum(values).ok() || !(*comm)->Barrier().ok()) return 2;
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (values[i] != 2.0F * static_cast<float>(i) + 1.0F) return 3;
+    }
+    return 0;
+  }));
+}
+
+std::vector<Sample> Samples() {
+  std::vector<Sample> samples;
+  for (int i = 0; i < 12; ++i) {
+    Sample sample = GoldenSample("qwen2_untied", 20);
+    sample.tokens.resize(static_cast<size_t>(30 + 2 * i));
+    sample.labels.resize(sample.tokens.size());
+    samples.push_back(sample);
+  }
+  return samples;
+}
+
+SftOptions Options(const std::string& out, int64_t rows) {
+  SftOptions options;
+  options.output_dir = out;
+  options.per_device_train_batch_size = rows;
+  options.gradient_accumulation_steps = 2;
+  options.max_length = 64;
+  options.max_steps = 3;
+  options.save_steps = 0;
+  return options;
+}
+
+TEST(Comm, TwoRanksEqualOneWithTwiceTheBatch) {
+  const std::string together = testing::TempDir() + "/together";
+  EXPECT_TRUE(InTwoRanks([&] {
+    const auto comm = CommFromEnvironment();
+    if (!comm.ok()) return 1;
+    const auto model = LoadAdapted("qwen2_untied");
+    return TrainSft(*model, Samples(), {}, Options(together, 1), **comm).ok() ? 0 : 2;
+  }));
+  const auto alone = LoadAdapted("qwen2_untied");
+  const auto before = alone->CopyParameters();
+  const auto comm = SingleProcess();
+  ASSERT_TRUE(TrainSft(*alone, Samples(), {}, Options(testing::TempDir() + "/alone", 2), *comm).ok());
+  const auto ranks = LoadModel("qwen2_untied", WithLora());
+  ASSERT_TRUE(ranks->LoadAdapter(together).ok());
+  EXPECT_LT(RelativeError(ranks->CopyParameters(), alone->CopyParameters()), 1e-6);
+  EXPECT_GT(RelativeError(before, alone->CopyParameters()), 1e-4);
+}
+
+TEST(Comm, TheEnvironmentIsChecked) {
+  ::unsetenv("WORLD_SIZE");
+  EXPECT_EQ((*CommFromEnvironment())->size(), 1);
+  for (const auto& [rank, size] : {std::pair{"2", "2"}, {"x", "2"}, {"0", "-3"}, {"0", "99999999"}}) {
+    SetRank(0, 2, 5000);
+    ::setenv("RANK", rank, 1);
+    ::setenv("WORLD_SIZE", size, 1);
+    EXPECT_EQ(CommFromEnvironment().error().code, ErrorCode::kInvalidArgument) << rank << " of " << size;
+  }
+  ::unsetenv("WORLD_SIZE");
+}
+
+}  // namespace
+}  // namespace pith::train
