@@ -111,6 +111,11 @@ TEST_F(CliTest, EveryCommandHasHelpWithAnExampleAndJson) {
 
 TEST_F(CliTest, UnknownOptionsAreErrorsEverywhere) {
   for (const auto& command : Commands()) {
+    // Without libtorch this command has no options of its own: whatever is asked, it says what is missing.
+    if (command == "train" && Shell("$PITH train").status == ExitCode(ErrorCode::kUnsupported)) {
+      ExpectJsonError("$PITH train sft --json --learning-rate 1 < /dev/null", ErrorCode::kUnsupported);
+      continue;
+    }
     const Outcome outcome = Shell("$PITH " + command + " --no-such-option < /dev/null");
     EXPECT_EQ(outcome.status, ExitCode(ErrorCode::kInvalidArgument)) << command;
     EXPECT_EQ(outcome.out, "") << command;
