@@ -163,12 +163,13 @@ std::vector<float> RandomImportance(size_t size) {
   return importance;
 }
 
-// Raising the scale afterwards costs a part of what the search has won; it follows squares, so most for high powers.
+// Only for squares: the length that is given back afterwards follows them, and undoes what a search by other powers won.
 TEST(QuantizeTest, BestBeatsMinMaxAtItsOwnMeasure) {
   const std::vector<float> importance = RandomImportance(384);
+  int compared = 0;
   for (const Quantizer& quantizer : AllQuantizers()) {
-    // p = 1 clips rows so hard that giving them their length back undoes what it won.
-    if (quantizer.method != QuantMethod::kBest || quantizer.p < 2.0) continue;
+    if (quantizer.method != QuantMethod::kBest || quantizer.p != 2.0) continue;
+    ++compared;
     Quantizer plain = quantizer;
     plain.method = QuantMethod::kMinMax;
     for (const float* weights : {static_cast<const float*>(nullptr), static_cast<const float*>(importance.data())}) {
@@ -182,10 +183,10 @@ TEST(QuantizeTest, BestBeatsMinMaxAtItsOwnMeasure) {
         best_sum += best;
         base_sum += base;
       }
-      ASSERT_LT(best_sum, base_sum * (quantizer.p > 3.0 ? 1.05 : 1.0))
-          << Name(quantizer) << (weights != nullptr ? " weighted" : "");
+      ASSERT_LT(best_sum, base_sum) << Name(quantizer) << (weights != nullptr ? " weighted" : "");
     }
   }
+  EXPECT_GT(compared, 0);
 }
 
 // The projection of the approximation on the weights is the weights, also under importance.
