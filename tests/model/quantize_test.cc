@@ -163,7 +163,8 @@ std::vector<float> RandomImportance(size_t size) {
   return importance;
 }
 
-// Only for squares: the length that is given back afterwards follows them, and undoes what a search by other powers won.
+// Only for squares: the length that is given back afterwards follows them, and undoes what a search by other powers
+// won.
 TEST(QuantizeTest, BestBeatsMinMaxAtItsOwnMeasure) {
   const std::vector<float> importance = RandomImportance(384);
   int compared = 0;
