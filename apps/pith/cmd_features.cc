@@ -32,7 +32,7 @@ std::atomic<bool> interrupted{false};
 Status RunFeatures(const Cli& cli, const FeaturesOptions& flags) {
   FeatureOptions options;
   options.kind = flags.kind == "switcher" ? FeatureKind::kSwitcher : FeatureKind::kVerifier;
-  PITH_ASSIGN(const auto rows, ReadFeatureRows(flags.input, options.kind));
+  PITH_ASSIGN(const auto rows, ReadFeatureRows(flags.input, {.kind = options.kind}));
   PITH_ASSIGN(const auto text_model, LoadTextModel(flags.engine));
   PITH_ASSIGN(const auto reasoner, LoadReasonModel(*text_model, flags.reason.heads));
   ReasonModel model = reasoner->model();

@@ -139,7 +139,8 @@ struct NamedFloats {
   std::span<const float> values;
 };
 
-Status WriteHead(const std::string& path, const OrderedJson& header, const std::vector<NamedFloats>& tensors) {
+Status WriteHead(const std::string& path, const OrderedJson& header, const std::vector<NamedFloats>& tensors,
+                 const std::string& training) {
   std::vector<SafetensorsEntry> entries;
   for (const NamedFloats& tensor : tensors) {
     const auto size = TensorBytes(DType::kF32, tensor.shape);
@@ -153,7 +154,9 @@ Status WriteHead(const std::string& path, const OrderedJson& header, const std::
     }
     entries.push_back({tensor.name, DType::kF32, tensor.shape});
   }
-  PITH_ASSIGN(const auto writer, SafetensorsWriter::Create(path, entries, {{kHeaderKey, header.dump()}}));
+  std::map<std::string, std::string> metadata{{kHeaderKey, header.dump()}};
+  if (!training.empty()) metadata[kHeadTrainingKey] = training;
+  PITH_ASSIGN(const auto writer, SafetensorsWriter::Create(path, entries, metadata));
   for (const NamedFloats& tensor : tensors) {
     PITH_RETURN_IF_ERROR(writer->Write(tensor.name, std::as_bytes(tensor.values)));
   }
@@ -214,7 +217,7 @@ Result<VerifierHead> ReadVerifier(const std::string& path, int64_t hidden) {
   return head;
 }
 
-Status WriteSwitcher(const std::string& path, const SwitcherHead& head) {
+Status WriteSwitcher(const std::string& path, const SwitcherHead& head, const std::string& training) {
   PITH_RETURN_IF_ERROR(CheckRange(head.hidden >= 1 && head.hidden <= kMaxHidden, "hidden"));
   PITH_RETURN_IF_ERROR(CheckRange(head.inner >= 1 && head.inner <= kMaxInner, "inner"));
   PITH_RETURN_IF_ERROR(CheckRange(head.pooling.chunk >= 1 && head.pooling.chunk <= kMaxChunk, "chunk"));
@@ -228,10 +231,11 @@ Status WriteSwitcher(const std::string& path, const SwitcherHead& head) {
                    {{"fc1.weight", {head.inner, head.hidden}, head.w1},
                     {"fc1.bias", {head.inner}, head.b1},
                     {"fc2.weight", {1, head.inner}, head.w2},
-                    {"fc2.bias", {1}, {&head.b2, 1}}});
+                    {"fc2.bias", {1}, {&head.b2, 1}}},
+                   training);
 }
 
-Status WriteVerifier(const std::string& path, const VerifierHead& head) {
+Status WriteVerifier(const std::string& path, const VerifierHead& head, const std::string& training) {
   PITH_RETURN_IF_ERROR(CheckRange(head.hidden >= 1 && head.hidden <= kMaxHidden, "hidden"));
   PITH_RETURN_IF_ERROR(
       CheckRange(!head.prompt.empty() && head.prompt.size() <= kMaxPrompt, "the length of the prompt"));
@@ -246,7 +250,7 @@ Status WriteVerifier(const std::string& path, const VerifierHead& head) {
   } catch (const Json::exception&) {
     return Error{ErrorCode::kInvalidArgument, "head: the prompt is not valid UTF-8"};
   }
-  return WriteHead(path, header, {{"weight", {1, head.hidden}, head.w}, {"bias", {1}, {&head.b, 1}}});
+  return WriteHead(path, header, {{"weight", {1, head.hidden}, head.w}, {"bias", {1}, {&head.b, 1}}}, training);
 }
 
 }  // namespace pith

@@ -59,8 +59,10 @@ Result<SwitcherHead> ReadSwitcher(const std::string& path, int64_t hidden);
 Result<VerifierHead> ReadVerifier(const std::string& path, int64_t hidden);
 
 // Writes F32. kInvalidArgument for sizes that do not agree, values that are not finite, or what reading would refuse;
-// kIo. The file appears complete or not at all.
-Status WriteSwitcher(const std::string& path, const SwitcherHead& head);
-Status WriteVerifier(const std::string& path, const VerifierHead& head);
+// kIo. The file appears complete or not at all. `training`: how it was trained and how well it did, for people; goes to
+// the metadata entry kHeadTrainingKey, which reading ignores.
+inline constexpr const char* kHeadTrainingKey = "pith_training";
+Status WriteSwitcher(const std::string& path, const SwitcherHead& head, const std::string& training = {});
+Status WriteVerifier(const std::string& path, const VerifierHead& head, const std::string& training = {});
 
 }  // namespace pith

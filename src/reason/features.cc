@@ -17,7 +17,6 @@
 namespace pith {
 namespace {
 
-constexpr const char* kMetadataKey = "pith_features";
 constexpr int64_t kMaxShardRows = 65536;
 
 Error BadLine(const std::string& path, size_t line, const std::string& why) {
@@ -52,7 +51,33 @@ Status ParseResponses(const Json& list, const std::string& path, size_t line, Fe
   return {};
 }
 
-Result<FeatureRow> ParseRow(std::string_view text, const std::string& path, size_t line, FeatureKind kind) {
+// What is asked in a row, in the forms that public sets have.
+std::optional<std::string> ProblemOf(const Json& row) {
+  for (const char* name : {"problem", "prompt"}) {
+    const auto found = row.find(name);
+    if (found == row.end()) continue;
+    return found->is_string() ? std::optional(found->get<std::string>()) : std::nullopt;
+  }
+  if (const auto turns = row.find("turns"); turns != row.end()) {
+    if (!turns->is_array() || turns->empty() || !turns->front().is_string()) return std::nullopt;
+    return turns->front().get<std::string>();
+  }
+  const auto instruction = row.find("instruction");
+  if (instruction == row.end() || !instruction->is_string()) return std::nullopt;
+  auto text = instruction->get<std::string>();
+  const auto instances = row.find("instances");
+  if (instances == row.end() || !instances->is_array() || instances->empty() || !instances->front().is_object()) {
+    return text;
+  }
+  const auto input = instances->front().find("input");
+  if (input != instances->front().end() && input->is_string() && !input->get_ref<const std::string&>().empty()) {
+    text += "\n\n" + input->get<std::string>();
+  }
+  return text;
+}
+
+Result<FeatureRow> ParseRow(std::string_view text, const std::string& path, size_t line,
+                            const FeatureRowOptions& options) {
   PITH_ASSIGN(const Json json, ParseJson(text, path + ": line " + std::to_string(line)));
   if (!json.is_object()) return BadLine(path, line, "not an object");
   FeatureRow row;
@@ -66,14 +91,15 @@ Result<FeatureRow> ParseRow(std::string_view text, const std::string& path, size
   } else {
     return BadLine(path, line, "\"id\" is neither text nor an integer");
   }
-  const auto problem = json.contains("problem") ? json.find("problem") : json.find("prompt");
-  if (problem == json.end() || !problem->is_string())
-    return BadLine(path, line, "no text under \"problem\" or \"prompt\"");
-  row.problem = problem->get<std::string>();
+  row.id = options.id_prefix + row.id;
+  auto problem = ProblemOf(json);
+  if (!problem) return BadLine(path, line, "no text under \"problem\" or \"prompt\"");
+  row.problem = std::move(*problem);
   if (const auto label = json.find("label"); label != json.end()) {
     row.label = LabelOf(*label);
     if (!row.label) return BadLine(path, line, "\"label\" is not 0, 1, true or false");
   }
+  if (options.label) row.label = options.label;
   if (const auto answer = json.find("answer"); answer != json.end()) {
     if (!answer->is_string()) return BadLine(path, line, "\"answer\" is no text");
     row.answer = answer->get<std::string>();
@@ -81,8 +107,11 @@ Result<FeatureRow> ParseRow(std::string_view text, const std::string& path, size
   if (const auto responses = json.find("responses"); responses != json.end()) {
     PITH_RETURN_IF_ERROR(ParseResponses(*responses, path, line, &row));
   }
-  if (kind == FeatureKind::kSwitcher && !row.label) return BadLine(path, line, "no \"label\"");
-  if (kind == FeatureKind::kVerifier && row.answer.empty()) {
+  if (options.kind == FeatureKind::kSwitcher && !row.label) {
+    if (!options.grade_labels) return BadLine(path, line, "no \"label\"");
+    if (row.answer.empty()) return BadLine(path, line, "neither a \"label\" nor an \"answer\"");
+  }
+  if (options.kind == FeatureKind::kVerifier && row.answer.empty()) {
     const bool labelled =
         !row.responses.empty() && std::all_of(row.responses.begin(), row.responses.end(),
                                               [](const GivenResponse& r) { return r.label.has_value(); });
@@ -165,15 +194,23 @@ class FeatureWriter {
                      {"kind", FeatureKindName(options_.kind)},
                      {"hidden_size", model_.engine->hidden()},
                      {"provenance", options_.provenance},
+                     {"prompts", options_.prompts},
                      {"first_question", begin},
                      {"ids", std::move(ids)},
                      {"rows_sha256", digest.Finish()}};
+    bool generates = options_.kind == FeatureKind::kVerifier;
     if (options_.kind == FeatureKind::kSwitcher) {
       json["chunk"] = pooling.chunk;
       json["alpha"] = pooling.alpha;
+      generates =
+          std::any_of(rows_.begin() + static_cast<std::ptrdiff_t>(begin),
+                      rows_.begin() + static_cast<std::ptrdiff_t>(end), [](const auto& row) { return !row.label; });
     } else {
+      json["verification_prompt"] = options_.verification_prompt;
       json["verification_tokens"] = model_.verification;
       json["verification_adapter"] = model_.verification_adapter;
+    }
+    if (generates) {
       json["reason"] = options_.answer.mode == ReasonMode::kOn;
       json["budget"] = options_.answer.budget;
       json["parallel"] = options_.answer.parallel;
@@ -186,7 +223,7 @@ class FeatureWriter {
   // A shard of an earlier run.
   static Status Count(const std::string& path, const std::string& metadata, FeatureReport* report) {
     PITH_ASSIGN(const auto file, SafetensorsFile::Open(path));
-    const auto found = file->metadata().find(kMetadataKey);
+    const auto found = file->metadata().find(kFeaturesMetadata);
     if (found == file->metadata().end() || found->second != metadata) {
       return Error{ErrorCode::kMismatch,
                    path + ": of other questions, another model or other settings; choose another folder"};
@@ -206,7 +243,7 @@ class FeatureWriter {
                                                               {"labels", DType::kF32, {n}},
                                                               {"questions", DType::kI32, {n}},
                                                               {"streams", DType::kI32, {n}}},
-                                                             {{kMetadataKey, metadata}}));
+                                                             {{kFeaturesMetadata, metadata}}));
     PITH_RETURN_IF_ERROR(writer->Write("states", std::as_bytes(std::span(features.states))));
     PITH_RETURN_IF_ERROR(writer->Write("labels", std::as_bytes(std::span(features.labels))));
     PITH_RETURN_IF_ERROR(writer->Write("questions", std::as_bytes(std::span(features.questions))));
@@ -266,13 +303,16 @@ class FeatureWriter {
     question.options.early_stop = false;
     question.options.cancel = options_.cancel;
     if (options_.kind == FeatureKind::kSwitcher) {
-      // The prompt is all that is wanted.
       question.options.mode = ReasonMode::kOff;
       question.options.verify = AnswerOptions::Verify::kNever;
+    } else {
+      question.options.verify = AnswerOptions::Verify::kAlways;
+    }
+    if (options_.kind == FeatureKind::kSwitcher && rows_[i].label) {
+      // The prompt is all that is wanted.
       question.options.budget = 0;
       question.options.parallel = 1;
     } else {
-      question.options.verify = AnswerOptions::Verify::kAlways;
       // Each question draws its own random numbers, the same wherever it stands in the file.
       Digest digest;
       digest.Update(rows_[i].id);
@@ -283,7 +323,7 @@ class FeatureWriter {
 
   void Collect(size_t i, const AnswerResult& answer, Features* part) const {
     if (options_.kind == FeatureKind::kSwitcher) {
-      part->Add(answer.pooled_state, *rows_[i].label, i, 0);
+      part->Add(answer.pooled_state, rows_[i].label ? *rows_[i].label : Hard(answer, Gold(i)), i, 0);
       return;
     }
     const Answer gold = Gold(i);
@@ -293,6 +333,14 @@ class FeatureWriter {
       if (stream.verification_state.empty()) continue;
       part->Add(stream.verification_state, stream.answer && Right(gold, stream.answer->text), i, s);
     }
+  }
+
+  // Less than half of the direct responses are right.
+  static bool Hard(const AnswerResult& answer, const Answer& gold) {
+    const auto right = std::count_if(answer.streams.begin(), answer.streams.end(), [&](const StreamResult& stream) {
+      return stream.answer && Right(gold, stream.answer->text);
+    });
+    return 2 * right < static_cast<std::ptrdiff_t>(answer.streams.size());
   }
 
   Answer Gold(size_t i) const {
@@ -351,7 +399,7 @@ class FeatureWriter {
 
 const char* FeatureKindName(FeatureKind kind) { return kind == FeatureKind::kSwitcher ? "switcher" : "verifier"; }
 
-Result<std::vector<FeatureRow>> ReadFeatureRows(const std::string& path, FeatureKind kind) {
+Result<std::vector<FeatureRow>> ReadFeatureRows(const std::string& path, const FeatureRowOptions& options) {
   PITH_ASSIGN(const auto file, MappedFile::Open(path));
   const std::string_view text(reinterpret_cast<const char*>(file->bytes().data()), file->bytes().size());
   std::vector<FeatureRow> rows;
@@ -363,12 +411,16 @@ Result<std::vector<FeatureRow>> ReadFeatureRows(const std::string& path, Feature
     begin = end + 1;
     ++line;
     if (piece.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    PITH_ASSIGN(FeatureRow row, ParseRow(piece, path, line, kind));
+    PITH_ASSIGN(FeatureRow row, ParseRow(piece, path, line, options));
     if (!ids.insert(row.id).second) return BadLine(path, line, "the id '" + row.id + "' occurs twice");
     rows.push_back(std::move(row));
   }
   if (rows.empty()) return Error{ErrorCode::kMalformed, path + ": no questions"};
-  return rows;
+  const auto limit = static_cast<size_t>(std::max<int64_t>(0, options.limit));
+  if (limit == 0 || rows.size() <= limit) return rows;
+  std::vector<FeatureRow> some;
+  for (size_t i = 0; i < limit; ++i) some.push_back(std::move(rows[i * rows.size() / limit]));
+  return some;
 }
 
 Result<FeatureReport> WriteFeatures(const ReasonModel& model, const std::vector<FeatureRow>& rows,

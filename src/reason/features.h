@@ -17,6 +17,9 @@ namespace pith {
 enum class FeatureKind { kSwitcher, kVerifier };
 const char* FeatureKindName(FeatureKind kind);  // "switcher", "verifier"
 
+// The metadata entry of a shard.
+inline constexpr const char* kFeaturesMetadata = "pith_features";
+
 struct GivenResponse {
   std::string text;           // the whole response, think tags too
   std::optional<bool> label;  // right or wrong; else graded against the answer
@@ -26,28 +29,40 @@ struct GivenResponse {
 struct FeatureRow {
   std::string id;
   std::string problem;
-  std::optional<bool> label;             // switcher: to be reasoned about
-  std::string answer;                    // verifier: the right answer
+  std::optional<bool> label;             // switcher: to be reasoned about; nothing = by the answers (grade_labels)
+  std::string answer;                    // the right answer, where responses are graded
   std::vector<GivenResponse> responses;  // verifier: to be scored; empty = they are generated
 };
 
-// JSON Lines with the fields id (text or number; else the line's number), problem (or prompt), label (0, 1, true or
-// false), answer, responses (texts, or objects with text and label). Unknown fields are kept out. kMalformed names the
-// line: a wrong type, no problem, an id that occurs twice, nothing that the kind needs (a label; an answer or labelled
-// responses).
-Result<std::vector<FeatureRow>> ReadFeatureRows(const std::string& path, FeatureKind kind);
+struct FeatureRowOptions {
+  FeatureKind kind = FeatureKind::kSwitcher;
+  std::optional<bool> label = {};  // of all rows, whatever they say
+  bool grade_labels = false;       // switcher: an answer does instead of a label
+  std::string id_prefix = {};      // put before every id, so that several files can be one set
+  int64_t limit = 0;               // so many rows, spread evenly over the file; 0 = all
+};
+
+// JSON Lines with the fields id (text or number; else the line's number), problem (or prompt; or instruction, with the
+// "input" of the first of its "instances"; or the first of its "turns"), label (0, 1, true or false), answer, responses
+// (texts, or objects with text and label). Unknown fields are kept out. kMalformed names the line: a wrong type, no
+// problem, an id that occurs twice, nothing that the kind needs (a label; an answer or labelled responses).
+Result<std::vector<FeatureRow>> ReadFeatureRows(const std::string& path, const FeatureRowOptions& options);
 
 struct FeatureOptions {
   FeatureKind kind = FeatureKind::kSwitcher;
   // A problem to prompt tokens.
   std::function<Result<std::vector<int32_t>>(const std::string& problem)> render;
   // Verifier: how responses are generated (parallel = how many of each question), and whether given ones are those of
-  // the reasoning mode (then the adapter is on for them).
+  // the reasoning mode (then the adapter is on for them). Switcher: how rows without a label are answered; the label is
+  // 1 when less than half of the responses are right.
   AnswerOptions answer;
-  // What the states depend on besides the rows; a run goes on only where it agrees (model, weights, prompts).
+  // What the states depend on besides the rows; a run goes on only where it agrees. `provenance`: model, weights,
+  // adapter; a head is trained on features of one. `prompts`: how problems were put; may differ within a set.
   std::string provenance;
-  int64_t shard_rows = 64;   // questions of a shard, 1..65536
-  int64_t max_streams = 32;  // that decode at the same time
+  std::string prompts;
+  std::string verification_prompt;  // verifier: noted, for the head
+  int64_t shard_rows = 64;          // questions of a shard, 1..65536
+  int64_t max_streams = 32;         // that decode at the same time
   std::function<void(int64_t questions_done, int64_t questions)> on_progress;
   const std::atomic<bool>* cancel = nullptr;
 };

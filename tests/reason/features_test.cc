@@ -203,7 +203,7 @@ TEST(FeatureRowsTest, Fields) {
   const std::string path = WriteText(
       "{\"id\":\"a\",\"problem\":\"p\",\"label\":1,\"other\":[]}\n\n{\"id\":7,\"prompt\":\"q\",\"label\":false}\r\n"
       "{\"problem\":\"r\",\"label\":true,\"answer\":\"4\",\"responses\":[\"x\",{\"text\":\"y\",\"label\":0}]}");
-  const auto rows = ReadFeatureRows(path, FeatureKind::kSwitcher);
+  const auto rows = ReadFeatureRows(path, {.kind = FeatureKind::kSwitcher});
   ASSERT_TRUE(rows.ok()) << rows.error().message;
   ASSERT_EQ(rows->size(), 3U);
   EXPECT_EQ((*rows)[0].id, "a");
@@ -236,12 +236,12 @@ TEST(FeatureRowsTest, MalformedLinesAreNamed) {
        "twice"},
   };
   for (const auto& [text, kind, word] : cases) {
-    const auto rows = ReadFeatureRows(WriteText(text), kind);
+    const auto rows = ReadFeatureRows(WriteText(text), {.kind = kind});
     ASSERT_FALSE(rows.ok()) << text;
     EXPECT_EQ(rows.error().code, ErrorCode::kMalformed);
     EXPECT_NE(rows.error().message.find(word), std::string::npos) << rows.error().message;
   }
-  EXPECT_EQ(ReadFeatureRows("/no/such/file", FeatureKind::kSwitcher).error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(ReadFeatureRows("/no/such/file", {.kind = FeatureKind::kSwitcher}).error().code, ErrorCode::kNotFound);
 }
 
 }  // namespace
