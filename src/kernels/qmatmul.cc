@@ -20,7 +20,6 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/qmatmul.cc"
-#include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
 #include <hwy/highway.h>
 
@@ -90,6 +89,10 @@ HWY_INLINE VI32 WidenAcc(DotAcc acc) { return VI32{vpaddlq_s16(acc.raw)}; }
 #error "add the pairwise multiply-add of this target"
 #endif
 #endif
+
+// Asks for a line that is needed soon, in the second-level cache: the first level can wait for only some 24 lines at a
+// time, which is less than the memory delivers (one thread read 13.6 GB/s that way and 18.5 GB/s this way).
+HWY_INLINE void PrefetchWeights(const void* from) { __builtin_prefetch(from, 0, 2); }
 
 // kUnits loads of 16 bytes, `stride` bytes apart, side by side in one vector.
 template <class D>
@@ -330,7 +333,7 @@ void GemvTileGroups(const QuantMatrix& w, const QuantActivations& x, int64_t til
         for (int i = 0; i < 4; ++i) {
           const uint8_t* row = chunk + (p * kLanes + q * 4 + i) * stride;
           ahead += kVectorBytes;
-          hwy::Prefetch(ahead);
+          PrefetchWeights(ahead);
           VI32 high;
           VI32 low;
           ChunkSums<kW8, kPlanes>(row, in, high, low);
@@ -364,6 +367,77 @@ void GemvTileGroups(const QuantMatrix& w, const QuantActivations& x, int64_t til
   }
 }
 
+#if HWY_TARGET == HWY_AVX3_DL
+// The most common case of GemvTileGroups, kept tight: 4-bit weights in groups of one block against 16-bit activations.
+// The digit sums of a block fit 16 bits (8 products of 15 * 128 a lane), so that pairs of rows are packed together and
+// one multiply-add both halves their number and joins the digits.
+template <bool kMinimum>
+void GemvTileBlocks(const QuantMatrix& w, const QuantActivations& x, int64_t tile, float* HWY_RESTRICT out) {
+  const uint8_t* rows = w.TileData(tile);
+  const int64_t stride = w.row_bytes();
+  const int64_t blocks = stride / 16;
+  const int8_t* lines = x.Lines(0);
+  const int32_t* block_sums = x.BlockSums(0);
+  const uint16_t* scales = w.TileScalesF16(tile);
+  const uint16_t* mins = kMinimum ? w.TileMinsF16(tile) : nullptr;
+  const __m512i ones = _mm512_set1_epi16(1);
+  const __m512i k256 = _mm512_set1_epi16(256);
+  const VU8 mask = hn::Set(du8, uint8_t{15});
+  const hn::Repartition<uint16_t, DU8> du16;
+  VF32 acc = hn::Zero(df32);
+  const uint8_t* ahead = rows + kTileRows * stride;
+  for (int64_t block = 0; block < blocks; block += kUnits) {
+    const ChunkInputs in = LoadChunk<false, 2>(lines, block);
+    const uint8_t* chunk = rows + block * 16;
+    VI32 parts[kUnits];
+    HWY_UNROLL(4)
+    for (int q = 0; q < kUnits; ++q) {
+      VI32 high[4];
+      VI32 low[4];
+      HWY_UNROLL(4)
+      for (int i = 0; i < 4; ++i) {
+        PrefetchWeights(ahead + (q * 4 + i) * kVectorBytes);
+        const VU8 packed = hn::LoadU(du8, chunk + (q * 4 + i) * stride);
+        const VU8 even = hn::And(packed, mask);
+        const VU8 odd = hn::And(hn::BitCast(du8, hn::ShiftRight<4>(hn::BitCast(du16, packed))), mask);
+        high[i] = DotStep(DotStep(DotZero(), even, in.high_even), odd, in.high_odd);
+        low[i] = DotStep(DotStep(DotZero(), even, in.low_even), odd, in.low_odd);
+      }
+      const auto pair = [&](int a, int b) HWY_ATTR {
+        const __m512i halves =
+            _mm512_dpwssd_epi32(_mm512_setzero_si512(), _mm512_packs_epi32(low[a].raw, low[b].raw), ones);
+        return VI32{_mm512_dpwssd_epi32(halves, _mm512_packs_epi32(high[a].raw, high[b].raw), k256)};
+      };
+      const VF32 first = hn::BitCast(df32, pair(0, 1));
+      const VF32 second = hn::BitCast(df32, pair(2, 3));
+      parts[q] = hn::Add(VI32{_mm512_castps_si512(_mm512_shuffle_ps(first.raw, second.raw, 0x88))},
+                         VI32{_mm512_castps_si512(_mm512_shuffle_ps(first.raw, second.raw, 0xDD))});
+    }
+    ahead += kTileRows * kVectorBytes;
+    const int64_t next = (blocks + block) * kTileRows;  // scales of the next tile
+    for (int64_t line = 0; line < kUnits * kTileRows; line += 32) {
+      PrefetchWeights(scales + next + line);
+      if constexpr (kMinimum) PrefetchWeights(mins + next + line);
+    }
+    TransposeParts(parts);
+    const int valid = static_cast<int>(HWY_MIN(blocks - block, int64_t{kUnits}));
+    HWY_UNROLL(4)
+    for (int j = 0; j < kUnits; ++j) {
+      if (j >= valid) break;
+      const int32_t sum = block_sums[block + j];
+      const int64_t at = (block + j) * kTileRows;
+      VI32 exact = parts[j];
+      if constexpr (!kMinimum) exact = hn::Sub(exact, hn::Set(di32, 8 * sum));
+      acc = hn::MulAdd(hn::ConvertTo(df32, exact), LoadScales(scales, nullptr, at), acc);
+      if constexpr (kMinimum) {
+        acc = hn::MulAdd(hn::Set(df32, static_cast<float>(sum)), LoadScales(mins, nullptr, at), acc);
+      }
+    }
+  }
+  hn::StoreU(hn::Mul(acc, hn::Set(df32, x.TokenScale(0))), df32, out);
+}
+#endif
+
 // One tile of a matrix with one scale per row.
 template <bool kW8, int kPlanes>
 void GemvTileChannel(const QuantMatrix& w, const QuantActivations& x, int64_t tile, float* HWY_RESTRICT out) {
@@ -385,7 +459,7 @@ void GemvTileChannel(const QuantMatrix& w, const QuantActivations& x, int64_t ti
       for (int i = 0; i < 4; ++i) {
         const uint8_t* row = quad_rows + i * stride + unit * 16;
         ahead += kVectorBytes;
-        hwy::Prefetch(ahead);
+        PrefetchWeights(ahead);
         VI32 h;
         VI32 l;
         ChunkSums<kW8, kPlanes>(row, in, h, l);
@@ -632,7 +706,7 @@ struct Ahead {
 HWY_INLINE void Fetch(const Ahead& ahead, int64_t block) {
   if (ahead.from == nullptr) return;
   const uint8_t* from = ahead.from + block * ahead.block_bytes;
-  for (int64_t line = 0; line < ahead.block_bytes; line += 64) hwy::Prefetch(from + line);
+  for (int64_t line = 0; line < ahead.block_bytes; line += 64) PrefetchWeights(from + line);
 }
 
 // kR vectors of rows x kT tokens over the whole width. `tile[r]` points at the rows of vector r in its unpacked tile,
@@ -760,6 +834,10 @@ void GemvTiles(const QuantProduct& product, int64_t begin, int64_t end) {
   for (int64_t tile = begin; tile < end; ++tile) {
     if (w.per_channel()) {
       GemvTileChannel<kW8, kPlanes>(w, x, tile, rows);
+#if HWY_TARGET == HWY_AVX3_DL
+    } else if (!kW8 && kPlanes == 2 && w.group() == kBlock && !w.f32_scales() && w.zero() != ZeroKind::kZeroPoint) {
+      w.zero() == ZeroKind::kMin ? GemvTileBlocks<true>(w, x, tile, rows) : GemvTileBlocks<false>(w, x, tile, rows);
+#endif
     } else {
       GemvTileGroups<kW8, kPlanes>(w, x, tile, rows);
     }

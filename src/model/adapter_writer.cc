@@ -21,30 +21,6 @@ constexpr const char* kPeftVersion = "0.18.0";  // whose rules the config follow
 
 std::string NameOf(const LoraWeights& module) { return LinearName(module.layer, module.kind); }
 
-Status CheckModules(const ModelConfig& config, std::span<const LoraWeights> modules) {
-  if (modules.empty()) return Error{ErrorCode::kInvalidArgument, "an adapter needs at least one module"};
-  std::set<std::string> seen;
-  for (const LoraWeights& module : modules) {
-    const std::string name = NameOf(module);
-    const auto bad = [&](const std::string& problem) {
-      return Error{ErrorCode::kInvalidArgument, "module '" + name + "' " + problem};
-    };
-    if (module.kind != LinearKind::kLmHead && (module.layer < 0 || module.layer >= config.layers))
-      return bad("lies outside the model");
-    if (!seen.insert(name).second) return bad("comes twice");
-    if (module.rank < 1 || module.rank > kMaxLoraRank) return bad("has rank " + std::to_string(module.rank));
-    if (!std::isfinite(module.alpha)) return bad("has an alpha that is not finite");
-    const LinearShape shape = ShapeOf(config, module.kind);
-    if (static_cast<int64_t>(module.a.size()) != module.rank * shape.in) return bad("has a factor A of the wrong size");
-    if (static_cast<int64_t>(module.b.size()) != module.rank * shape.out)
-      return bad("has a factor B of the wrong size");
-    const auto finite = [](float value) { return std::isfinite(value); };
-    if (!std::ranges::all_of(module.a, finite) || !std::ranges::all_of(module.b, finite))
-      return bad("holds NaN or infinity");
-  }
-  return {};
-}
-
 // The name as a regular expression that matches only itself.
 std::string Escaped(const std::string& name) {
   std::string text;
@@ -206,9 +182,33 @@ std::vector<SafetensorsEntry> EntriesOf(const std::vector<Factor>& factors, Adap
 
 }  // namespace
 
+Status CheckLoraWeights(const ModelConfig& config, std::span<const LoraWeights> modules) {
+  if (modules.empty()) return Error{ErrorCode::kInvalidArgument, "an adapter needs at least one module"};
+  std::set<std::string> seen;
+  for (const LoraWeights& module : modules) {
+    const std::string name = NameOf(module);
+    const auto bad = [&](const std::string& problem) {
+      return Error{ErrorCode::kInvalidArgument, "module '" + name + "' " + problem};
+    };
+    if (module.kind != LinearKind::kLmHead && (module.layer < 0 || module.layer >= config.layers))
+      return bad("lies outside the model");
+    if (!seen.insert(name).second) return bad("comes twice");
+    if (module.rank < 1 || module.rank > kMaxLoraRank) return bad("has rank " + std::to_string(module.rank));
+    if (!std::isfinite(module.alpha)) return bad("has an alpha that is not finite");
+    const LinearShape shape = ShapeOf(config, module.kind);
+    if (static_cast<int64_t>(module.a.size()) != module.rank * shape.in) return bad("has a factor A of the wrong size");
+    if (static_cast<int64_t>(module.b.size()) != module.rank * shape.out)
+      return bad("has a factor B of the wrong size");
+    const auto finite = [](float value) { return std::isfinite(value); };
+    if (!std::ranges::all_of(module.a, finite) || !std::ranges::all_of(module.b, finite))
+      return bad("holds NaN or infinity");
+  }
+  return {};
+}
+
 Status WriteAdapter(const std::string& dir, const ModelConfig& config, std::span<const LoraWeights> modules,
                     const AdapterWriteOptions& options) {
-  PITH_RETURN_IF_ERROR(CheckModules(config, modules));
+  PITH_RETURN_IF_ERROR(CheckLoraWeights(config, modules));
   if (!(options.dropout >= 0 && options.dropout < 1))
     return Error{ErrorCode::kInvalidArgument, "dropout is outside [0, 1)"};
   for (const int32_t id : options.invocation) {

@@ -37,10 +37,13 @@ struct AdapterWriteOptions {
   std::vector<int32_t> invocation = {};  // aLoRA invocation tokens; empty = plain LoRA
 };
 
+// kInvalidArgument names the module: no modules, duplicates, layers outside the model, wrong sizes, values that are not
+// finite.
+Status CheckLoraWeights(const ModelConfig& config, std::span<const LoraWeights> modules);
+
 // Writes the two files into `dir`, which is created if needed; each file appears complete or not at all. Equal ranks
-// and alphas become `r` and `lora_alpha`, differing ones rank_pattern and alpha_pattern by full module name.
-// kInvalidArgument names the module for no modules, duplicates, layers outside the model, wrong sizes and values that
-// are not finite; kIo.
+// and alphas become `r` and `lora_alpha`, differing ones rank_pattern and alpha_pattern by full module name. Errors as
+// CheckLoraWeights; kIo.
 Status WriteAdapter(const std::string& dir, const ModelConfig& config, std::span<const LoraWeights> modules,
                     const AdapterWriteOptions& options);
 

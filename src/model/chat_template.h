@@ -35,6 +35,8 @@ Result<TemplateFamily> ParseTemplateFamily(std::string_view name);
 Result<TemplateFamily> DetectTemplate(std::string_view jinja);
 // The template of a checkpoint (tokenizer_config.json, chat_template.jinja or GGUF metadata), detected.
 Result<TemplateFamily> CheckpointTemplate(const Checkpoint& checkpoint);
+// Its text. kUnsupported when the checkpoint has none.
+Result<std::string> CheckpointTemplateText(const Checkpoint& checkpoint);
 
 struct RenderOptions {
   bool add_generation_prompt = true;

@@ -154,7 +154,7 @@ Result<TemplateFamily> DetectTemplate(std::string_view jinja) {
                "llama3, llama3.1, chatml)"};
 }
 
-Result<TemplateFamily> CheckpointTemplate(const Checkpoint& checkpoint) {
+Result<std::string> CheckpointTemplateText(const Checkpoint& checkpoint) {
   if (const GgufFile* gguf = checkpoint.gguf(); gguf != nullptr) {
     const auto text = gguf->GetString("tokenizer.chat_template");
     if (!text.ok()) {
@@ -162,21 +162,26 @@ Result<TemplateFamily> CheckpointTemplate(const Checkpoint& checkpoint) {
       return Error{ErrorCode::kUnsupported,
                    "'" + checkpoint.path() + "' has no chat template; choose one with --template"};
     }
-    return DetectTemplate(*text);
+    return std::string(*text);
   }
   const std::filesystem::path dir = checkpoint.path();
   const auto file = MappedFile::Open((dir / "chat_template.jinja").string());
   if (file.ok()) {
     const auto bytes = (*file)->bytes();
-    return DetectTemplate({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+    return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   }
   if (file.error().code != ErrorCode::kNotFound) return file.error();
-  const Result<std::string> text = TemplateOfConfig((dir / "tokenizer_config.json").string());
-  if (text.ok()) return DetectTemplate(*text);
+  Result<std::string> text = TemplateOfConfig((dir / "tokenizer_config.json").string());
+  if (text.ok()) return text;
   if (text.error().code != ErrorCode::kNotFound) return text.error();
   return Error{ErrorCode::kUnsupported, "'" + checkpoint.path() +
                                             "' has neither chat_template.jinja nor tokenizer_config.json; choose a "
                                             "chat template with --template"};
+}
+
+Result<TemplateFamily> CheckpointTemplate(const Checkpoint& checkpoint) {
+  PITH_ASSIGN(const std::string text, CheckpointTemplateText(checkpoint));
+  return DetectTemplate(text);
 }
 
 }  // namespace pith

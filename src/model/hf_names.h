@@ -26,5 +26,7 @@ std::vector<ModelModule> ModulesOf(const ModelConfig& config);
 
 // "blk.0.attn_q.weight" -> "model.layers.0.self_attn.q_proj.weight". Nothing for names that are not part of a model.
 std::optional<std::string> HfNameOfGguf(std::string_view name);
+// And back.
+std::optional<std::string> GgufNameOfHf(std::string_view name);
 
 }  // namespace pith

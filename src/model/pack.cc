@@ -149,7 +149,8 @@ class Packer {
     }
     config_ = checkpoint_.config();
     const bool tied = config_.tied_embeddings;
-    config_.tied_embeddings = false;
+    // One matrix serves both when it is asked for in one format.
+    config_.tied_embeddings = tied && recipe_.head == recipe_.embedding;
     for (const ModelModule& module : ModulesOf(config_)) {
       const std::string weight = module.name + ".weight";
       if (module.kind == ModuleKind::kNorm) {
@@ -220,6 +221,8 @@ class Packer {
     } else {
       return Error{ErrorCode::kInvalidArgument, "the recipe weighs inputs, but there are no input moments"};
     }
+    // Of a matrix that is the embedding table too; 8 bits and floats gain nothing from them.
+    if (config_.tied_embeddings) moments_.erase("lm_head");
     for (const auto& [name, values] : moments_) {
       const auto found = std::find_if(matrices_.begin(), matrices_.end(),
                                       [&name = name](const Matrix& m) { return m.module.name == name; });
@@ -253,7 +256,7 @@ class Packer {
       StoredModule& stored = modules.emplace_back(StoredModule{matrix.module, std::nullopt});
       if (matrix.format.kind == MatrixFormat::Kind::kQuantized) stored.format = matrix.format.quant;
     }
-    return PackedConfigText(source, modules, recipe_.kv_bits, what);
+    return PackedConfigText(source, modules, config_.tied_embeddings, recipe_.kv_bits, what);
   }
 
   // Matrices first, in the order of the forward pass, each with its scales: their sizes are multiples of 64 bytes in

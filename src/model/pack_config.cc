@@ -34,14 +34,14 @@ struct Group {
 }  // namespace
 
 Result<std::string> PackedConfigText(const std::string& config_text, const std::vector<StoredModule>& modules,
-                                     std::optional<int> kv_bits, const std::string& what) {
+                                     bool tied, std::optional<int> kv_bits, const std::string& what) {
   OrderedJson config;
   {
     PITH_ASSIGN(const Json checked, ParseJson(config_text, what));
     if (!checked.is_object()) return Error{ErrorCode::kMalformed, what + ": the configuration is not a JSON object"};
     config = OrderedJson::parse(config_text);  // checked above; this one keeps the order of the keys
   }
-  config["tie_word_embeddings"] = false;
+  config["tie_word_embeddings"] = tied;
   config.erase("quantization_config");
   config.erase("compression_config");
 
@@ -62,6 +62,8 @@ Result<std::string> PackedConfigText(const std::string& config_text, const std::
     }
   }
   if (groups.empty()) return config.dump(2) + "\n";
+  // The class "Linear" must not claim the head of a tied model: it has no weights of its own.
+  if (tied) ignored.push_back("lm_head");
 
   // The first group with most linears stands for the class.
   std::stable_sort(groups.begin(), groups.end(),

@@ -93,9 +93,11 @@ std::string PackRecipe::Canonical() const {
 
 MatrixFormat DefaultHead(const MatrixFormat& linear) {
   if (linear.kind != MatrixFormat::Kind::kQuantized) return linear;
+  // One scale per row costs nothing that can be measured here, and is the format of the embedding table: tied models
+  // store one matrix for both.
   MatrixFormat head;
   head.quant.bits = 8;
-  head.quant.group = linear.quant.group;
+  head.quant.group = 0;
   return head;
 }
 

@@ -195,19 +195,22 @@ TEST(QuantMatMul, ExtremesAreExactOnEveryTarget) {
         data[i] = patterns[(row + (row > 8 ? i % 2 : 0)) % std::size(patterns)];
       }
       for (const int64_t group : {int64_t{32}, cols}) {
-        const std::vector<float> scales(static_cast<size_t>(kRows * (cols / group)), 1.0F);
+        // One in half precision, which the tight loops read.
+        const std::vector<uint16_t> scales(static_cast<size_t>(kRows * (cols / group)), uint16_t{0x3C00});
         const QuantMatrix matrix({.rows = kRows,
                                   .cols = cols,
                                   .bits = bits,
                                   .group = group,
                                   .data = data.data(),
-                                  .scales_f32 = scales.data()});
-        for (const int64_t tokens : {1, 2, 6, 7, 13}) {
+                                  .scales_f16 = scales.data()});
+        for (const auto& [tokens, first] :
+             {std::pair<int64_t, int64_t>{1, 0}, {1, 1}, {1, 2}, {2, 0}, {6, 0}, {7, 0}, {13, 0}}) {
           // All highest, all lowest, alternating.
           std::vector<float> x(static_cast<size_t>(tokens * cols));
           for (int64_t t = 0; t < tokens; ++t) {
             for (int64_t k = 0; k < cols; ++k) {
-              const bool negative = t % 3 == 1 || (t % 3 == 2 && k % 2 == 1);
+              const int64_t kind = (t + first) % 3;
+              const bool negative = kind == 1 || (kind == 2 && k % 2 == 1);
               x[static_cast<size_t>(t * cols + k)] = negative ? -32639.0F : 32639.0F;
             }
           }
