@@ -118,6 +118,22 @@ Result<std::shared_ptr<const Adapter>> Adapter::Load(const std::string& dir, con
   return std::shared_ptr<const Adapter>(adapter);
 }
 
+Result<std::shared_ptr<const Adapter>> Adapter::Make(const ModelConfig& config, std::span<const LoraWeights> modules,
+                                                     bool rslora, LoraFormat format) {
+  PITH_RETURN_IF_ERROR(CheckLoraWeights(config, modules));
+  auto adapter = std::shared_ptr<Adapter>(new Adapter(config));
+  for (const LoraWeights& module : modules) {
+    auto factors = std::make_unique<LoraFactors>();
+    const auto rank = static_cast<double>(module.rank);
+    factors->scaling = static_cast<float>(module.alpha / (rslora ? std::sqrt(rank) : rank));
+    const LinearShape shape = ShapeOf(config, module.kind);
+    adapter->Hold({module.a.begin(), module.a.end()}, {module.b.begin(), module.b.end()}, module.rank, shape.in,
+                  shape.out, format == LoraFormat::kAuto ? LoraFormat::kF32 : format, factors.get());
+    adapter->Place(module.layer, module.kind, std::move(factors));
+  }
+  return std::shared_ptr<const Adapter>(adapter);
+}
+
 std::shared_ptr<const Adapter> Adapter::Random(const ModelConfig& config, int64_t rank, LoraFormat format) {
   if (format == LoraFormat::kAuto) format = LoraFormat::kBF16;
   auto adapter = std::shared_ptr<Adapter>(new Adapter(config));

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "kernels/float_matmul.h"
 #include "kernels/qmatmul.h"
 #include "model/adapter.h"
+#include "model/adapter_writer.h"
 #include "model/config.h"
 
 namespace pith {
@@ -42,6 +44,12 @@ class Adapter {
   // kInt8 needs linears whose widths are multiples of 32 (others are held as bf16).
   static Result<std::shared_ptr<const Adapter>> Load(const std::string& dir, const ModelConfig& config,
                                                      LoraFormat format);
+
+  // From factors in memory (the policy of a training run), with a new id: what older factors left in a KV cache is not
+  // taken for this one's. kAuto holds them as f32. Errors as WriteAdapter's: no modules, a module twice, a layer
+  // outside the model, sizes, values that are not finite.
+  static Result<std::shared_ptr<const Adapter>> Make(const ModelConfig& config, std::span<const LoraWeights> modules,
+                                                     bool rslora, LoraFormat format = LoraFormat::kAuto);
 
   // Random factors of one rank on every linear of the layers, for measuring speed.
   static std::shared_ptr<const Adapter> Random(const ModelConfig& config, int64_t rank, LoraFormat format);

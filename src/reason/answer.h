@@ -57,6 +57,8 @@ struct AnswerOptions {
   bool ignore_eos = false;
   // Keep the verification states in the result, for training heads; also the pooled state of the prompt.
   bool keep_states = false;
+  // Keep what the policy gradient needs: which tokens were drawn, with which probability (StreamResult::drawn).
+  bool keep_log_probs = false;
 
   // Text of stream `stream` as it comes.
   std::function<void(int64_t stream, std::string_view text, bool thought)> on_text;
@@ -94,6 +96,10 @@ struct StreamResult {
   int candidate = -1;  // of the vote; -1 = no answer, or not counted (cancelled or decided without it)
   double seconds = 0;  // from the first token to the last
   std::vector<float> verification_state;  // with keep_states
+  // With keep_log_probs: for each of `tokens`, and for end_token if there is one, the natural log of its probability
+  // under the temperature before any filter (at temperature 0 under 1); NaN where it was forced, not drawn.
+  std::vector<float> drawn;
+  int32_t end_token = -1;  // that ended it; no part of `tokens`; -1 = another reason
 
   int64_t answer_tokens() const { return static_cast<int64_t>(tokens.size()) - reasoning_tokens; }
 };

@@ -1,7 +1,10 @@
 #include "reason/question_run.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
+
+#include "kernels/sampling.h"
 
 namespace pith {
 
@@ -16,6 +19,8 @@ struct QuestionRun::Stream {
   Response response;
   std::vector<int32_t> feed;  // tokens that the sequence does not hold yet
   std::vector<int32_t> seen;  // prompt and response, for the repetition penalty; empty without one
+  std::vector<float> drawn;   // with keep_log_probs
+  int32_t end_token = -1;
   std::optional<ExtractedAnswer> extracted;
   Answer answer;
   bool verifies = false;
@@ -198,6 +203,20 @@ void QuestionRun::BeginStreams(std::span<const float> logits) {
   for (int64_t i = 0; i < count && !done(); ++i) Advance(i, logits);
 }
 
+namespace {
+
+// log softmax(logits / temperature) at `token`.
+float LogProbability(std::span<const float> logits, int32_t token, double temperature) {
+  const auto n = static_cast<int64_t>(logits.size());
+  const float factor = temperature == 0 ? 1.0F : static_cast<float>(1.0 / temperature);
+  const float largest = MaxValue(logits.data(), n);
+  const double sum = SumExp(logits.data(), n, largest, factor);
+  const double logit = (static_cast<double>(logits[static_cast<size_t>(token)]) - largest) * factor;
+  return static_cast<float>(logit - std::log(sum));
+}
+
+}  // namespace
+
 // `logits` follow everything that the stream's sequence holds.
 void QuestionRun::Advance(int64_t index, std::span<const float> logits) {
   Stream& stream = *streams_[static_cast<size_t>(index)];
@@ -221,7 +240,17 @@ void QuestionRun::Advance(int64_t index, std::span<const float> logits) {
     if (stream.first_token_seconds == 0) stream.first_token_seconds = stream.last_token_seconds;
     const size_t before = response.tokens().size();
     response.Push({&next->token, 1});
-    if (response.tokens().size() > before) stream.feed.push_back(next->token);
+    const bool taken = response.tokens().size() > before;
+    if (taken) stream.feed.push_back(next->token);
+    if (question_.options.keep_log_probs) {
+      // An end token that something is forced after has not ended it.
+      const bool ended = !taken && response.done();
+      if (ended) stream.end_token = next->token;
+      if (taken || ended) {
+        stream.drawn.resize(before, std::nanf(""));
+        stream.drawn.push_back(LogProbability(logits, next->token, question_.options.sampling.temperature));
+      }
+    }
     feed_forced();
   }
   if (!stream.seen.empty()) stream.seen.insert(stream.seen.end(), stream.feed.begin(), stream.feed.end());
@@ -362,6 +391,11 @@ Result<AnswerResult> QuestionRun::Finish() {
     out.weight = stream.weight();
     out.seconds = stream.last_token_seconds - stream.first_token_seconds;
     out.verification_state = std::move(stream.verification_state);
+    if (question_.options.keep_log_probs) {
+      out.end_token = stream.end_token;
+      out.drawn = std::move(stream.drawn);
+      out.drawn.resize(out.tokens.size() + (out.end_token >= 0 ? 1 : 0), std::nanf(""));
+    }
     if (stream.first_token_seconds > 0 && (result_.timings.first_token_seconds == 0 ||
                                            stream.first_token_seconds < result_.timings.first_token_seconds)) {
       result_.timings.first_token_seconds = stream.first_token_seconds;

@@ -33,13 +33,13 @@ std::span<const uint8_t> Part(std::span<const uint8_t> adapter, int64_t begin, i
 }
 
 // Logits to probabilities in place; scores of the labels.
-void Probabilities(float* logits, int64_t vocab, std::span<const int32_t> labels, float* log_probs, float* entropies,
-                   ThreadPool& pool) {
+void Probabilities(float* logits, int64_t vocab, float scale, std::span<const int32_t> labels, float* log_probs,
+                   float* entropies, ThreadPool& pool) {
   pool.Run(static_cast<int64_t>(labels.size()), [&](int64_t i, int) {
     float* row = logits + i * vocab;
     const auto at = static_cast<size_t>(i);
-    const float label_logit = row[labels[at]];
-    const SoftmaxStats stats = SoftmaxWithStats(row, vocab, 1.0F);
+    const float label_logit = scale * row[labels[at]];
+    const SoftmaxStats stats = SoftmaxWithStats(row, vocab, scale);
     log_probs[i] = label_logit - stats.log_sum;
     entropies[i] = stats.entropy;
   });
@@ -69,21 +69,24 @@ void HeadLogits(const Head& head, const float* h, int64_t rows, std::span<const 
 }
 
 void HeadScores(const Head& head, const float* h, std::span<const int32_t> labels, std::span<const uint8_t> adapter,
-                TokenScores* scores, ThreadPool& pool) {
+                TokenScores* scores, ThreadPool& pool, float temperature) {
+  const float scale = 1.0F / temperature;
   const auto rows = static_cast<int64_t>(labels.size());
   scores->log_probs.resize(labels.size());
   scores->entropies.resize(labels.size());
   std::vector<float> logits(static_cast<size_t>(std::min(rows, HeadChunk(head.vocab)) * head.vocab));
   ForChunks(rows, head.vocab, [&](int64_t begin, int64_t end) {
     HeadLogits(head, h + begin * head.hidden, end - begin, Part(adapter, begin, end), logits.data(), pool);
-    Probabilities(logits.data(), head.vocab,
+    Probabilities(logits.data(), head.vocab, scale,
                   labels.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
                   scores->log_probs.data() + begin, scores->entropies.data() + begin, pool);
   });
 }
 
 void HeadBackward(const Head& head, const float* h, std::span<const int32_t> labels, std::span<const float> weights,
-                  std::span<const uint8_t> adapter, TokenScores* scores, float* dh, ThreadPool& pool) {
+                  std::span<const uint8_t> adapter, TokenScores* scores, float* dh, ThreadPool& pool,
+                  float temperature) {
+  const float scale = 1.0F / temperature;
   const auto rows = static_cast<int64_t>(labels.size());
   const int64_t hidden = head.hidden;
   TokenScores own;
@@ -98,14 +101,15 @@ void HeadBackward(const Head& head, const float* h, std::span<const int32_t> lab
     const float* x = h + begin * hidden;
     float* dx = dh + begin * hidden;
     HeadLogits(head, x, n, Part(adapter, begin, end), logits.data(), pool);
-    Probabilities(logits.data(), head.vocab, labels.subspan(first, static_cast<size_t>(n)),
+    Probabilities(logits.data(), head.vocab, scale, labels.subspan(first, static_cast<size_t>(n)),
                   scores->log_probs.data() + begin, scores->entropies.data() + begin, pool);
-    // d loss / d logits = weight * (p - onehot).
+    // d loss / d logits = weight / temperature * (p - onehot).
     pool.Run(n, [&](int64_t i, int) {
       const auto at = first + static_cast<size_t>(i);
       float* row = logits.data() + i * head.vocab;
-      ScaleInPlace(row, weights[at], head.vocab);
-      row[labels[at]] -= weights[at];
+      const float weight = scale * weights[at];
+      ScaleInPlace(row, weight, head.vocab);
+      row[labels[at]] -= weight;
     });
     const float* dlogits = logits.data();
     if (head.frozen != nullptr) {

@@ -36,13 +36,14 @@ int64_t HeadChunk(int64_t vocab);
 void HeadLogits(const Head& head, const float* h, int64_t rows, std::span<const uint8_t> adapter, float* logits,
                 ThreadPool& pool);
 
-// log p and entropy of the labels at h[rows, hidden].
+// log p and entropy of the labels at h[rows, hidden], of softmax(logits / temperature).
 void HeadScores(const Head& head, const float* h, std::span<const int32_t> labels, std::span<const uint8_t> adapter,
-                TokenScores* scores, ThreadPool& pool);
+                TokenScores* scores, ThreadPool& pool, float temperature = 1.0F);
 
 // Of loss = sum_i weights[i] * -log p(label i): the scores (when not null), dh[rows, hidden], and what is added to the
 // gradients of the head.
 void HeadBackward(const Head& head, const float* h, std::span<const int32_t> labels, std::span<const float> weights,
-                  std::span<const uint8_t> adapter, TokenScores* scores, float* dh, ThreadPool& pool);
+                  std::span<const uint8_t> adapter, TokenScores* scores, float* dh, ThreadPool& pool,
+                  float temperature = 1.0F);
 
 }  // namespace pith::train

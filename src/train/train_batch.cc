@@ -28,8 +28,9 @@ void AddSample(const Sample& sample, bool masked, TrainBatch* batch) {
   const int64_t cut = masked ? sample.response : 0;
   Segment segment;
   if (cut > 0) {
-    segment.prefix = static_cast<int32_t>(batch->prefixes.size());
-    batch->prefixes.emplace_back(sample.tokens.begin(), sample.tokens.begin() + cut);
+    const std::vector<int32_t> prompt(sample.tokens.begin(), sample.tokens.begin() + cut);
+    if (batch->prefixes.empty() || batch->prefixes.back() != prompt) batch->prefixes.push_back(prompt);
+    segment.prefix = static_cast<int32_t>(batch->prefixes.size()) - 1;
   }
   segment.tokens.assign(sample.tokens.begin() + cut, sample.tokens.end());
   segment.labels.assign(sample.labels.begin() + cut, sample.labels.end());

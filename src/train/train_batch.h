@@ -27,6 +27,7 @@ struct Segment {
 struct TrainBatch {
   std::vector<std::vector<int32_t>> prefixes;  // not empty each
   std::vector<Segment> segments;
+  float temperature = 1;  // > 0: probabilities are softmax(logits / temperature), as rollouts are sampled
 
   int64_t PrefixTokens() const;  // all together
   int64_t LiveTokens() const;    // of the segments
@@ -41,7 +42,8 @@ struct Sample {
 };
 
 // Appends a sample. `masked`: tokens before `response` become a prefix (the label that predicts tokens[response] is
-// dropped with it); else one segment with the adapter on everywhere.
+// dropped with it); else one segment with the adapter on everywhere. A prompt equal to the last sample's shares its
+// prefix.
 void AddSample(const Sample& sample, bool masked, TrainBatch* batch);
 
 }  // namespace pith::train

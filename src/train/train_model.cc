@@ -285,6 +285,9 @@ struct TrainModel::Impl {
                          std::to_string(config.vocab));
     };
     if (batch.segments.empty()) return BadArgument("a batch without segments");
+    if (!(batch.temperature > 0) || !std::isfinite(batch.temperature)) {
+      return BadArgument("the temperature of a batch must be above 0");
+    }
     if (!options.lora && !batch.prefixes.empty()) {
       return BadArgument("prefixes have no gradient: they need a frozen base with an adapter");
     }
@@ -346,6 +349,7 @@ struct TrainModel::Impl {
     for (const Segment& segment : batch.segments) total += work_of(segment);
     const auto count = std::min(static_cast<size_t>(pool.threads()), batch.segments.size());
     std::vector<Run> runs(count);
+    for (Run& run : runs) run.batch.temperature = batch.temperature;
     std::vector<std::map<int32_t, int32_t>> prefixes(count);
     double done = 0;
     size_t part = 0;
@@ -502,7 +506,7 @@ struct TrainModel::Impl {
   static void ScoreRun(Run* run) {
     if (run->labels.empty()) return;
     HeadScores(run->decoder->head, run->states.data_ptr<float>(), run->labels, run->label_adapter, &run->scores,
-               *run->pool);
+               *run->pool, run->batch.temperature);
   }
 
   // With the scores, unless they are known already.
@@ -510,7 +514,7 @@ struct TrainModel::Impl {
     if (run->labels.empty()) return;
     Tensor dstates = at::empty_like(run->states);
     HeadBackward(run->decoder->head, run->states.data_ptr<float>(), run->labels, label_weights, run->label_adapter,
-                 scores ? &run->scores : nullptr, dstates.data_ptr<float>(), *run->pool);
+                 scores ? &run->scores : nullptr, dstates.data_ptr<float>(), *run->pool, run->batch.temperature);
     if (run->states.requires_grad()) run->states.backward(dstates);
     if (!run->decoder->embedding.defined()) return;
     const float* rows = run->input.grad().data_ptr<float>();
@@ -753,10 +757,10 @@ Status TrainModel::LoadAdapter(const std::string& dir) {
   return {};
 }
 
-Status TrainModel::SaveAdapter(const std::string& dir, AdapterStorage storage, const std::string& base_model) const {
-  if (!is_lora()) return BadArgument("the model is trained as a whole: it has no adapter to save");
-  const LoraOptions& lora = *options().lora;
+std::vector<LoraWeights> TrainModel::AdapterWeights() const {
   std::vector<LoraWeights> modules;
+  if (!is_lora()) return modules;
+  const LoraOptions& lora = *options().lora;
   const auto add = [&](const Projection& projection) {
     if (!projection.a.defined()) return;
     modules.push_back(
@@ -766,12 +770,18 @@ Status TrainModel::SaveAdapter(const std::string& dir, AdapterStorage storage, c
     for (const Projection* p : {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down}) add(*p);
   }
   add(impl_->decoder.head_lora);
+  return modules;
+}
+
+Status TrainModel::SaveAdapter(const std::string& dir, AdapterStorage storage, const std::string& base_model) const {
+  if (!is_lora()) return BadArgument("the model is trained as a whole: it has no adapter to save");
+  const LoraOptions& lora = *options().lora;
   AdapterWriteOptions write;
   write.storage = storage;
   write.rslora = lora.rslora;
   write.dropout = lora.dropout;
   write.base_model = base_model;
-  return WriteAdapter(dir, config(), modules, write);
+  return WriteAdapter(dir, config(), AdapterWeights(), write);
 }
 
 Status TrainModel::SaveModel(const std::string& dir, DType type) const {

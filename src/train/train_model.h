@@ -125,6 +125,9 @@ class TrainModel {
   // the module.
   Status LoadAdapter(const std::string& dir);
   Status SaveAdapter(const std::string& dir, AdapterStorage storage, const std::string& base_model = {}) const;
+  // Views of the factors as they are now, for running them (Adapter::Make) or writing them; empty without LoRA. The
+  // scaling is alpha / r, or alpha / sqrt(r) with options().lora->rslora.
+  std::vector<LoraWeights> AdapterWeights() const;
   // The whole model as model.safetensors (F32 or BF16) and config.json; only without LoRA.
   Status SaveModel(const std::string& dir, DType type = DType::kBF16) const;
 
