@@ -8,8 +8,8 @@
 #include "engine_options.h"
 #include "json_output.h"
 #include "kernels/limits.h"
-#include "kernels/qmatmul.h"
 #include "kernels/self_test.h"
+#include "kernels/targets.h"
 #include "run_stats.h"
 
 namespace pith {
@@ -40,9 +40,9 @@ Status RunBench(const Cli& cli, const BenchOptions& options) {
     ThreadPool pool(options.engine.threads);
     PITH_RETURN_IF_ERROR(kernels::SelfTest(pool));
     if (cli.json()) {
-      PrintJson({{"self_test", "passed"}, {"kernels", kernels::KernelTarget()}});
+      PrintJson({{"self_test", "passed"}, {"kernels", ActiveKernelTarget()}});
     } else {
-      std::printf("self-test passed on %s\n", kernels::KernelTarget());
+      std::printf("self-test passed on %s\n", ActiveKernelTarget().c_str());
     }
     return {};
   }
@@ -60,7 +60,7 @@ Status RunBench(const Cli& cli, const BenchOptions& options) {
   if (!cli.json()) {
     std::printf("model %s, weights %s, kv %s, activations %s, %d threads, kernels %s\n", options.engine.model.c_str(),
                 engine.weights().description.c_str(), options.engine.kv.c_str(), options.engine.activations.c_str(),
-                engine.pool().threads(), kernels::KernelTarget());
+                engine.pool().threads(), ActiveKernelTarget().c_str());
     std::printf("%-22s %-8s %12s %12s\n", "test", "adapter", "median t/s", "best t/s");
   }
   OrderedJson rows = OrderedJson::array();
@@ -91,7 +91,7 @@ Status RunBench(const Cli& cli, const BenchOptions& options) {
                    {"kv", options.engine.kv},
                    {"activations", options.engine.activations},
                    {"threads", engine.pool().threads()},
-                   {"kernels", kernels::KernelTarget()},
+                   {"kernels", ActiveKernelTarget()},
                    {"file_bytes", model->checkpoint()->file_bytes()},
                    {"weight_bytes_per_token", engine.weights().bytes_per_token},
                    {"ready_s", ready},

@@ -130,12 +130,16 @@ class QuantActivations {
   ActivationScale scale_kind() const { return scale_kind_; }
   int weight_bits() const { return weight_bits_; }
   int64_t blocks() const { return cols_ / kBlock; }
+  bool signed_digits() const { return signed_digits_; }
 
   // One line of 32 * planes() bytes per block: the high digits (16-bit only), then the low digits. For 4-bit weights
   // the even elements of each plane come first, then the odd ones, as the nibbles of a packed byte do. The digits suit
-  // the kernel that reads them: one token has signed digits, q = 256 * high + low with both in [-128, 127]; several
-  // tokens have the bytes of q + 32768 (8-bit: q + 128).
+  // the loop that reads them (qmatmul_tiles.h): one token or a few have signed digits, q = 256 * high + low with both
+  // in
+  // [-128, 127]; many tokens have the bytes of q + 32768 (8-bit: q + 128).
   const int8_t* Lines(int64_t row) const { return lines_.data() + row * line_stride_; }
+  // Of a few tokens, once more: the bytes of the lines, four of each token side by side.
+  const int8_t* Interleaved() const { return interleaved_.data(); }
   const int32_t* BlockSums(int64_t row) const { return sums_.data() + row * blocks(); }  // sums of q
   const float* BlockScales(int64_t row) const { return block_scales_.data() + row * blocks(); }
   float TokenScale(int64_t row) const { return token_scales_[static_cast<size_t>(row)]; }  // 1 for kPerBlock
@@ -149,7 +153,8 @@ class QuantActivations {
   ActivationBits bits_ = ActivationBits::k16;
   ActivationScale scale_kind_ = ActivationScale::kPerToken;
   int weight_bits_ = 4;
-  std::vector<int8_t> lines_;
+  bool signed_digits_ = true;
+  std::vector<int8_t> lines_, interleaved_;
   std::vector<int32_t> sums_;
   std::vector<int64_t> row_sums_;
   std::vector<float> block_scales_, token_scales_;
@@ -174,8 +179,5 @@ void QuantMatMul(std::span<const QuantProduct> products, ThreadPool& pool);
 
 // The same, one element at a time by the definition above; slow.
 void QuantMatMulReference(const QuantProduct& product);
-
-// Name of the instruction set that QuantMatMul runs on here ("AVX3_DL", "AVX2", ...).
-const char* KernelTarget();
 
 }  // namespace pith::kernels

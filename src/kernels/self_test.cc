@@ -12,6 +12,7 @@
 #include "kernels/float_matmul.h"
 #include "kernels/qmatmul.h"
 #include "kernels/reference.h"
+#include "kernels/targets.h"
 
 namespace pith::kernels {
 namespace {
@@ -23,7 +24,7 @@ std::vector<float> RandomFloats(size_t n, uint64_t stream) {
 }
 
 Error Differs(const std::string& kernel) {
-  return Error{ErrorCode::kInternal, "self-test: " + kernel + " on " + KernelTarget() +
+  return Error{ErrorCode::kInternal, "self-test: " + kernel + " on " + ActiveKernelTarget() +
                                          " differs from its reference; this build or this processor cannot be trusted"};
 }
 
@@ -40,7 +41,7 @@ bool Close(const std::vector<float>& got, const std::vector<float>& want, float 
 Status TestPacked(ThreadPool& pool) {
   constexpr int64_t kRows = 37;
   constexpr int64_t kCols = 384;
-  const bool fused = std::string(KernelTarget()) != "SSSE3";
+  const bool fused = std::string(ActiveKernelTarget()) != "SSSE3";
   for (const int bits : {4, 8}) {
     for (const int64_t group : {int64_t{32}, int64_t{128}, kCols}) {
       for (const ZeroKind zero : {ZeroKind::kSymmetric, ZeroKind::kZeroPoint, ZeroKind::kMin}) {

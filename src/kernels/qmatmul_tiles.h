@@ -1,0 +1,23 @@
+// The three loops behind QuantMatMul, by the number of tokens. Internal to the room.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/qmatmul.h"
+
+namespace pith::kernels {
+
+// Each computes the rows of tiles [begin, end) for all tokens of the product.
+
+// Exactly one token.
+void MultiplyOne(const QuantProduct& product, int64_t begin, int64_t end);
+
+// 2 to FewTokens() tokens; where that is 1, there is no such loop for this processor.
+void MultiplyFew(const QuantProduct& product, int64_t begin, int64_t end);
+int64_t FewTokens();
+
+// Any number of tokens; `scratch`, 64-byte aligned, holds ManyScratchBytes.
+void MultiplyMany(const QuantProduct& product, int64_t begin, int64_t end, uint8_t* scratch);
+int64_t ManyScratchBytes(int64_t cols, int weight_bits);
+
+}  // namespace pith::kernels
