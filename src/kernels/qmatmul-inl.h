@@ -81,9 +81,9 @@ HWY_INLINE VI32 WidenAcc(DotAcc acc) { return VI32{vpaddlq_s16(acc.raw)}; }
 #endif
 #endif
 
-// Asks for a line that is needed soon. The first-level cache can wait for only some 24 lines at a time, which is less than
-// the memory delivers: with 512-bit vectors one thread read 13.6 GB/s into the first level and 18.5 GB/s into the second.
-// Narrower vectors compute for longer, so that the way from the second level costs more than this gains.
+// Asks for a line that is needed soon. The first-level cache can wait for only some 24 lines at a time, which is less
+// than the memory delivers: with 512-bit vectors one thread read 13.6 GB/s into the first level and 18.5 GB/s into the
+// second. Narrower vectors compute for longer, so that the way from the second level costs more than this gains.
 HWY_INLINE void PrefetchWeights(const void* from) { __builtin_prefetch(from, 0, kVectorBytes == 64 ? 2 : 3); }
 
 // kUnits loads of 16 bytes, `stride` bytes apart, side by side in one vector.
