@@ -56,8 +56,8 @@ struct Generation {
   std::optional<double> verifier_score;
   std::optional<double> switcher_score;
   double seconds = 0;
-  // Not generated again: the run with this larger cap had come to its own end before this one would have mattered.
-  int64_t reused_from = 0;  // 0 = generated
+  // Made in the run with this larger cap: the same stream, forked where this cap made it answer.
+  int64_t reused_from = 0;  // 0 = a run of its own
   // The question could not be run (its prompt does not fit, ...); then it is the only stream, and without an answer.
   std::optional<Error> error;
 

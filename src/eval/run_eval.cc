@@ -54,6 +54,7 @@ class Runner {
   struct Waiting {
     EvalKey key;
     const Problem* problem = nullptr;
+    std::vector<int64_t> smaller;  // caps that are made on the way
   };
 
   // Where in the folder's list the streams of a question begin.
@@ -74,6 +75,7 @@ class Runner {
     const size_t index = folder_.generations().size();
     PITH_RETURN_IF_ERROR(folder_.Append(std::move(streams)));
     Note(index);
+    if (folder_.generations()[index].key.cap != progress_.cap) return {};  // made on the way; its phase counts it
     for (size_t i = index; i < folder_.generations().size(); ++i) Count(folder_.generations()[i]);
     ++timing_.questions;
     return {};
@@ -121,7 +123,7 @@ class Runner {
     std::deque<Waiting> waiting;
     for (int64_t repeat = 0; repeat < settings_.repeats; ++repeat) {
       for (const Problem& problem : folder_.problems()) {
-        const Waiting next{{problem.id, repeat, cap, mode}, &problem};
+        const Waiting next{{problem.id, repeat, cap, mode}, &problem, {}};
         const auto streams = Streams(next.key);
         for (const Generation& generation : streams) Count(generation);
         if (!streams.empty()) continue;
@@ -158,8 +160,9 @@ class Runner {
         return Error{ErrorCode::kCancelled, "interrupted; the same command goes on from here"};
       }
       while (!waiting.empty() && runner.HasRoom(settings_.parallel)) {
-        const Waiting question = std::move(waiting.front());
+        Waiting question = std::move(waiting.front());
         waiting.pop_front();
+        PITH_ASSIGN(question.smaller, SmallerOnTheWay(question));
         PITH_ASSIGN(const bool added, Add(runner, next_id, question));
         if (added) running.emplace(next_id++, question);
       }
@@ -180,6 +183,20 @@ class Runner {
     return {};
   }
 
+  // The smaller caps that are still missing and have the same prompt: the same streams, until they are to answer.
+  Result<std::vector<int64_t>> SmallerOnTheWay(const Waiting& waiting) const {
+    std::vector<int64_t> smaller;
+    PITH_ASSIGN(const Prompts prompts, Render(*waiting.problem, waiting.key.cap));
+    for (auto cap = settings_.caps.rbegin(); cap != settings_.caps.rend(); ++cap) {
+      EvalKey key = waiting.key;
+      key.cap = *cap;
+      if (*cap >= waiting.key.cap || first_.contains(key)) continue;
+      PITH_ASSIGN(const Prompts other, Render(*waiting.problem, *cap));
+      if (other.direct == prompts.direct && other.reason == prompts.reason) smaller.push_back(*cap);
+    }
+    return smaller;
+  }
+
   // False when the question was recorded with its error instead.
   Result<bool> Add(BatchRunner& runner, uint64_t id, const Waiting& waiting) {
     PITH_ASSIGN(Prompts prompts, Render(*waiting.problem, waiting.key.cap));
@@ -195,6 +212,7 @@ class Runner {
       options.threshold = 0;
     }
     options.budget = waiting.key.cap;
+    options.smaller_budgets = waiting.smaller;
     options.force_answer = settings_.force_answer;
     options.parallel = settings_.parallel;
     options.verify = backend_.model.verifier ? AnswerOptions::Verify::kAlways : AnswerOptions::Verify::kNever;
@@ -219,24 +237,34 @@ class Runner {
 
   Status Finish(const Waiting& waiting, Result<AnswerResult>& result) {
     if (!result.ok()) return RecordError(waiting, result.error());
+    PITH_RETURN_IF_ERROR(Record(waiting, waiting.key.cap, *result, result->score));
+    for (size_t i = 0; i < waiting.smaller.size(); ++i) {
+      PITH_RETURN_IF_ERROR(Record(waiting, waiting.smaller[i], result->smaller[i], result->score));
+    }
+    return {};
+  }
+
+  Status Record(const Waiting& waiting, int64_t cap, AnswerResult& result, std::optional<double> score) {
     std::vector<Generation> streams;
-    for (size_t i = 0; i < result->streams.size(); ++i) {
-      StreamResult& stream = result->streams[i];
+    for (size_t i = 0; i < result.streams.size(); ++i) {
+      StreamResult& stream = result.streams[i];
       Generation generation;
       generation.key = waiting.key;
+      generation.key.cap = cap;
+      generation.reused_from = cap == waiting.key.cap ? 0 : waiting.key.cap;
       generation.stream = static_cast<int64_t>(i);
-      generation.streams = static_cast<int64_t>(result->streams.size());
-      generation.route = result->route;
+      generation.streams = static_cast<int64_t>(result.streams.size());
+      generation.route = result.route;
       generation.tokens = static_cast<int64_t>(stream.tokens.size());
       generation.reasoning_tokens = stream.reasoning_tokens;
-      generation.prompt_tokens = result->prompt_tokens;
+      generation.prompt_tokens = result.prompt_tokens;
       generation.finish = stream.finish;
       generation.forced = stream.answer_forced;
       generation.truncated = stream.truncated;
       generation.answer = settings_.prompt.Extract(stream.text, stream.truncated);
       generation.verdict = GradeAnswer(waiting.problem->answer, generation.answer);
       generation.verifier_score = stream.verifier_score;
-      generation.switcher_score = result->score;
+      generation.switcher_score = score;
       generation.seconds = stream.seconds;
       generation.text = std::move(stream.text);
       generation.reasoning = std::move(stream.reasoning);

@@ -36,6 +36,16 @@ Status ValidateQuestion(const ReasonModel& model, const Question& question) {
   if (options.budget < 0 || options.budget > kMaxBudget) {
     return Invalid("the budget must be 0 to " + std::to_string(kMaxBudget) + " tokens");
   }
+  int64_t larger = options.budget;
+  for (const int64_t smaller : options.smaller_budgets) {
+    if (smaller < 0 || smaller >= larger)
+      return Invalid("smaller budgets must be in descending order, below the budget");
+    larger = smaller;
+  }
+  if (!options.smaller_budgets.empty() &&
+      (options.early_stop || options.keep_log_probs || question.sequence != nullptr)) {
+    return Invalid("smaller budgets go with neither early stop, nor kept log-probs, nor a conversation");
+  }
   if (options.parallel < 1 || options.parallel > kMaxParallel) {
     return Invalid("the number of parallel streams must be 1 to " + std::to_string(kMaxParallel));
   }

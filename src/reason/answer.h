@@ -43,6 +43,9 @@ struct AnswerOptions {
   std::optional<double> threshold;  // of the switcher, 0..1; nothing = the head's own
   // Most generated tokens of one stream, forced ones too.
   int64_t budget = 1024;
+  // The same question with smaller budgets, in descending order: what each of them would answer, at the cost of the
+  // part that differs. A stream that would have to answer earlier is forked there. See AnswerResult::smaller.
+  std::vector<int64_t> smaller_budgets;
   // Make a stream answer when its budget ends, instead of cutting it.
   bool force_answer = true;
   // Streams, 1..256. When kAuto chooses the direct route there is one. More than one needs a temperature above 0.
@@ -129,14 +132,17 @@ struct AnswerResult {
   int64_t tokens_saved_at_most = 0;  // by early stop: what the stopped streams could still have used
   AnswerTimings timings;
   std::vector<float> pooled_state;  // with keep_states
+  // With smaller_budgets, in their order: exactly what the question gives with that budget (but for timings, and what
+  // is counted for all of them together here). Empty within.
+  std::vector<AnswerResult> smaller;
 
   const StreamResult& best() const { return streams[static_cast<size_t>(chosen)]; }
   int64_t generated_tokens() const;
 };
 
 // kInvalidArgument names the option: kAuto without a switcher, ranges, several streams at temperature 0, an empty
-// prompt. kContextOverflow when the prompt does not fit. Being cancelled is not an error: what was generated is
-// returned.
+// prompt, smaller budgets together with early_stop, keep_log_probs or a conversation. kContextOverflow when the prompt
+// does not fit. Being cancelled is not an error: what was generated is returned.
 Result<AnswerResult> AnswerQuestion(const ReasonModel& model, Question question);
 // What AnswerQuestion would refuse, without running anything.
 Status ValidateQuestion(const ReasonModel& model, const Question& question);

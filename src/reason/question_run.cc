@@ -11,12 +11,18 @@ namespace pith {
 // One response and the sequence that it is computed on.
 struct QuestionRun::Stream {
   enum class State { kDecoding, kFlushing, kVerifying, kDone };
-  explicit Stream(Sequence prompt, ResponseOptions options)
-      : sequence(std::move(prompt)), response(std::move(options)) {}
+  Stream(Sequence held, std::unique_ptr<Response> begun)
+      : sequence(std::move(held)), owned_response(std::move(begun)), response(*owned_response) {}
 
+  int64_t index = 0;  // which random numbers it draws
+  size_t level = 0;   // 0 = of the budget, i + 1 = of smaller_budgets[i]
   State state = State::kDecoding;
   std::optional<Sequence> sequence;
-  Response response;
+  std::unique_ptr<Response> owned_response;
+  Response& response;
+  // By level: what this stream would be with a smaller budget, as long as that is the same tokens.
+  std::vector<std::unique_ptr<Response>> shadows;
+  int64_t inherited = 0;      // tokens that the stream from which it was forked has generated
   std::vector<int32_t> feed;  // tokens that the sequence does not hold yet
   std::vector<int32_t> seen;  // prompt and response, for the repetition penalty; empty without one
   std::vector<float> drawn;   // with keep_log_probs
@@ -125,7 +131,7 @@ void QuestionRun::Take(int64_t part, std::span<const float> logits, std::span<co
     case Stream::State::kDone: return;
     case Stream::State::kDecoding:
       stream.feed.clear();
-      Advance(part, logits);
+      Advance(stream, logits);
       return;
     case Stream::State::kFlushing:
       stream.feed.clear();
@@ -175,32 +181,82 @@ void QuestionRun::BeginStreams(std::span<const float> logits) {
   result_.streams.resize(static_cast<size_t>(count));
   result_.prefill_tokens_saved = (count - 1) * result_.prompt_tokens;
   const int64_t verification = Verifies() ? static_cast<int64_t>(model_.verification.size()) : 0;
-  const int64_t room = std::max<int64_t>(model_.engine->context() - result_.prompt_tokens - verification, 0);
-  cap_ = std::min(options.budget, room);
-
-  const bool opened = PromptOpensThinking(*model_.tokenizer, *prompt_);
+  room_ = std::max<int64_t>(model_.engine->context() - result_.prompt_tokens - verification, 0);
+  opened_ = PromptOpensThinking(*model_.tokenizer, *prompt_);
   for (int64_t i = 0; i < count; ++i) {
-    ResponseOptions response;
-    response.tokenizer = model_.tokenizer;
-    response.forced = model_.forced;
-    response.plan = {.cap = cap_,
-                     .at_cap = options.budget <= room ? FinishReason::kLength : FinishReason::kContext,
-                     .force_answer = options.force_answer,
-                     .reserve = model_.texts.answer_reserve};
-    response.force_open = route_ == Route::kReason && !opened;
-    response.thinking = opened;
-    if (!options.ignore_eos) response.stop_ids = model_.stop_ids;
-    response.stop = options.stop;
-    if (options.on_text) {
-      response.on_text = [this, i](std::string_view text, bool thought) {
-        question_.options.on_text(i, text, thought);
-      };
+    auto stream = std::make_unique<Stream>(*prompt_sequence_, std::make_unique<Response>(OptionsOf(i, 0)));
+    stream->index = i;
+    stream->shadows.resize(options.smaller_budgets.size() + 1);
+    for (size_t level = 1; level < stream->shadows.size(); ++level) {
+      stream->shadows[level] = std::make_unique<Response>(OptionsOf(i, level));
     }
-    streams_.push_back(std::make_unique<Stream>(*prompt_sequence_, std::move(response)));
-    if (options.sampling.repetition_penalty != 1.0) streams_.back()->seen = *prompt_;
+    if (options.sampling.repetition_penalty != 1.0) stream->seen = *prompt_;
+    streams_.push_back(std::move(stream));
   }
   prompt_sequence_.reset();
-  for (int64_t i = 0; i < count && !done(); ++i) Advance(i, logits);
+  for (int64_t i = 0; i < count && !done(); ++i) {
+    Stream& stream = *streams_[static_cast<size_t>(i)];
+    Follow(stream, {}, true);
+    Advance(stream, logits);
+  }
+  // Forks of the very beginning go on from the same logits.
+  for (auto i = static_cast<size_t>(count); i < streams_.size() && !done(); ++i) {
+    Stream& stream = *streams_[i];
+    if (stream.state == Stream::State::kDecoding && stream.feed.empty()) Advance(stream, logits);
+  }
+}
+
+ResponseOptions QuestionRun::OptionsOf(int64_t index, size_t level) const {
+  const AnswerOptions& options = question_.options;
+  const int64_t budget = level == 0 ? options.budget : options.smaller_budgets[level - 1];
+  ResponseOptions response;
+  response.tokenizer = model_.tokenizer;
+  response.forced = model_.forced;
+  response.plan = {.cap = std::min(budget, room_),
+                   .at_cap = budget <= room_ ? FinishReason::kLength : FinishReason::kContext,
+                   .force_answer = options.force_answer,
+                   .reserve = model_.texts.answer_reserve};
+  response.force_open = route_ == Route::kReason && !opened_;
+  response.thinking = opened_;
+  if (!options.ignore_eos) response.stop_ids = model_.stop_ids;
+  response.stop = options.stop;
+  if (options.on_text && level == 0) {
+    response.on_text = [this, index](std::string_view text, bool thought) {
+      question_.options.on_text(index, text, thought);
+    };
+  }
+  return response;
+}
+
+// A shadow that is not done and has nothing else to force than its stream is the same so far.
+void QuestionRun::Follow(Stream& stream, std::span<const int32_t> tokens, bool forced) {
+  for (size_t level = 1; level < stream.shadows.size(); ++level) {
+    auto& shadow = stream.shadows[level];
+    if (shadow == nullptr) continue;
+    if (forced && !tokens.empty()) shadow->TakeForced();
+    if (!forced) shadow->Push(tokens);
+    const bool same = !shadow->done() && std::ranges::equal(shadow->forced(), stream.response.forced());
+    if (!same) Branch(stream, level, std::move(shadow));
+  }
+}
+
+void QuestionRun::Branch(const Stream& stream, size_t level, std::unique_ptr<Response> response) {
+  auto fork = std::make_unique<Stream>(*stream.sequence, std::move(response));
+  fork->index = stream.index;
+  fork->level = level;
+  fork->inherited = static_cast<int64_t>(fork->response.tokens().size());
+  while (!fork->response.forced().empty()) fork->response.TakeForced();
+  const std::vector<int32_t>& tokens = fork->response.tokens();
+  const int64_t held = fork->sequence->length() - result_.prompt_tokens;
+  fork->feed.assign(tokens.begin() + held, tokens.end());
+  if (question_.options.sampling.repetition_penalty != 1.0) {
+    fork->seen = *prompt_;
+    fork->seen.insert(fork->seen.end(), tokens.begin(), tokens.end());
+  }
+  fork->first_token_seconds = stream.first_token_seconds;
+  fork->last_token_seconds = stream.last_token_seconds;
+  streams_.push_back(std::move(fork));
+  if (streams_.back()->response.done()) EndResponse(*streams_.back());
 }
 
 namespace {
@@ -218,20 +274,20 @@ float LogProbability(std::span<const float> logits, int32_t token, double temper
 }  // namespace
 
 // `logits` follow everything that the stream's sequence holds.
-void QuestionRun::Advance(int64_t index, std::span<const float> logits) {
-  Stream& stream = *streams_[static_cast<size_t>(index)];
+void QuestionRun::Advance(Stream& stream, std::span<const float> logits) {
   Response& response = stream.response;
   const auto feed_forced = [&] {
     while (!response.forced().empty()) {
       const auto forced = response.TakeForced();
       stream.feed.insert(stream.feed.end(), forced.begin(), forced.end());
+      Follow(stream, forced, true);
     }
   };
   feed_forced();
   if (!response.done() && stream.feed.empty()) {
     const auto position = static_cast<uint64_t>(stream.sequence->length());
-    const auto next =
-        sampler_.Sample(logits, stream.seen, question_.options.first_stream + static_cast<uint64_t>(index), position);
+    const auto next = sampler_.Sample(logits, stream.seen,
+                                      question_.options.first_stream + static_cast<uint64_t>(stream.index), position);
     if (!next.ok()) {
       Fail(next.error());
       return;
@@ -242,6 +298,7 @@ void QuestionRun::Advance(int64_t index, std::span<const float> logits) {
     response.Push({&next->token, 1});
     const bool taken = response.tokens().size() > before;
     if (taken) stream.feed.push_back(next->token);
+    Follow(stream, {&next->token, 1}, false);
     if (question_.options.keep_log_probs) {
       // An end token that something is forced after has not ended it.
       const bool ended = !taken && response.done();
@@ -307,7 +364,8 @@ void QuestionRun::StopIfDecided() {
   if (decoding == 0 || !VoteIsDecided(Vote(Ballots()), open)) return;
   for (const auto& stream : streams_) {
     if (stream->state != Stream::State::kDecoding) continue;
-    result_.tokens_saved_at_most += cap_ - static_cast<int64_t>(stream->response.tokens().size());
+    result_.tokens_saved_at_most +=
+        std::min(question_.options.budget, room_) - static_cast<int64_t>(stream->response.tokens().size());
     stream->response.Finish(FinishReason::kDecided);
     EndStream(*stream);
   }
@@ -321,12 +379,19 @@ void QuestionRun::Cancel() {
     result_.prompt_tokens = static_cast<int64_t>(prompt_->size());
     ResponseOptions options;
     options.tokenizer = model_.tokenizer;
-    streams_.push_back(std::make_unique<Stream>(model_.engine->NewSequence(), std::move(options)));
+    streams_.push_back(
+        std::make_unique<Stream>(model_.engine->NewSequence(), std::make_unique<Response>(std::move(options))));
     result_.streams.resize(1);
   }
-  for (const auto& stream : streams_) {
-    if (stream->state == Stream::State::kDecoding) stream->response.Finish(FinishReason::kCancelled);
-    EndStream(*stream);
+  for (size_t i = 0; i < streams_.size(); ++i) {
+    Stream& stream = *streams_[i];
+    for (size_t level = 1; level < stream.shadows.size(); ++level) {
+      if (stream.shadows[level] == nullptr) continue;
+      stream.shadows[level]->Finish(FinishReason::kCancelled);
+      Branch(stream, level, std::move(stream.shadows[level]));
+    }
+    if (stream.state == Stream::State::kDecoding) stream.response.Finish(FinishReason::kCancelled);
+    EndStream(stream);
   }
   phase_ = Phase::kDone;
 }
@@ -345,6 +410,7 @@ void QuestionRun::EndStep() {
   if (options.on_progress) {
     std::vector<StreamProgress> progress;
     for (const auto& stream : streams_) {
+      if (stream->level != 0) continue;
       const Response& response = stream->response;
       progress.push_back({static_cast<int64_t>(response.tokens().size()), response.thinking(), response.done()});
     }
@@ -367,18 +433,21 @@ int64_t QuestionRun::live_streams() const {
 
 int64_t QuestionRun::generated_tokens() const {
   int64_t tokens = 0;
-  for (const auto& stream : streams_) tokens += static_cast<int64_t>(stream->response.tokens().size());
+  for (const auto& stream : streams_) {
+    tokens += static_cast<int64_t>(stream->response.tokens().size()) - stream->inherited;
+  }
   return tokens;
 }
 
-Result<AnswerResult> QuestionRun::Finish() {
-  if (error_) return *error_;
+// The streams of one budget, their vote, and the response to show.
+void QuestionRun::FillResult(size_t level, AnswerResult* result) {
   std::vector<Ballot> ballots;
   std::vector<int> voters;  // stream of each ballot
   for (size_t i = 0; i < streams_.size(); ++i) {
     Stream& stream = *streams_[i];
+    if (stream.level != level) continue;
     const Response& response = stream.response;
-    StreamResult& out = result_.streams[i];
+    StreamResult& out = result->streams[static_cast<size_t>(stream.index)];
     out.text = response.text();
     out.reasoning = response.reasoning();
     out.tokens = response.tokens();
@@ -396,36 +465,52 @@ Result<AnswerResult> QuestionRun::Finish() {
       out.drawn = std::move(stream.drawn);
       out.drawn.resize(out.tokens.size() + (out.end_token >= 0 ? 1 : 0), std::nanf(""));
     }
-    if (stream.first_token_seconds > 0 && (result_.timings.first_token_seconds == 0 ||
-                                           stream.first_token_seconds < result_.timings.first_token_seconds)) {
-      result_.timings.first_token_seconds = stream.first_token_seconds;
+    if (stream.first_token_seconds > 0 && (result->timings.first_token_seconds == 0 ||
+                                           stream.first_token_seconds < result->timings.first_token_seconds)) {
+      result->timings.first_token_seconds = stream.first_token_seconds;
     }
     if (!stream.counts()) continue;
     ballots.push_back({stream.answer, stream.weight()});
-    voters.push_back(static_cast<int>(i));
+    voters.push_back(static_cast<int>(stream.index));
   }
-  result_.vote = Vote(ballots);
-  for (size_t c = 0; c < result_.vote.candidates.size(); ++c) {
-    for (int& ballot : result_.vote.candidates[c].ballots) {
+  result->vote = Vote(ballots);
+  for (size_t c = 0; c < result->vote.candidates.size(); ++c) {
+    for (int& ballot : result->vote.candidates[c].ballots) {
       ballot = voters[static_cast<size_t>(ballot)];  // from here on, indices of streams
-      result_.streams[static_cast<size_t>(ballot)].candidate = static_cast<int>(c);
+      result->streams[static_cast<size_t>(ballot)].candidate = static_cast<int>(c);
     }
   }
-  if (result_.vote.has_winner()) result_.answer = result_.vote.candidates[0].answer;
+  if (result->vote.has_winner()) result->answer = result->vote.candidates[0].answer;
 
   // The response that is shown, by what it is and not by its number.
   const auto better = [&](size_t a, size_t b) {
-    const StreamResult& x = result_.streams[a];
-    const StreamResult& y = result_.streams[b];
+    const StreamResult& x = result->streams[a];
+    const StreamResult& y = result->streams[b];
     if ((x.candidate == 0) != (y.candidate == 0)) return x.candidate == 0;
     if (x.weight != y.weight) return x.weight > y.weight;
     if (x.truncated != y.truncated) return y.truncated;
     if (x.text.size() != y.text.size()) return x.text.size() < y.text.size();
     return x.text < y.text;
   };
-  for (size_t i = 1; i < result_.streams.size(); ++i) {
-    if (better(i, static_cast<size_t>(result_.chosen))) result_.chosen = static_cast<int64_t>(i);
+  for (size_t i = 1; i < result->streams.size(); ++i) {
+    if (better(i, static_cast<size_t>(result->chosen))) result->chosen = static_cast<int64_t>(i);
   }
+}
+
+Result<AnswerResult> QuestionRun::Finish() {
+  if (error_) return *error_;
+  const size_t streams = result_.streams.size();
+  for (size_t level = 1; level <= question_.options.smaller_budgets.size(); ++level) {
+    AnswerResult smaller;
+    smaller.route = result_.route;
+    smaller.score = result_.score;
+    smaller.threshold = result_.threshold;
+    smaller.prompt_tokens = result_.prompt_tokens;
+    smaller.streams.resize(streams);
+    FillResult(level, &smaller);
+    result_.smaller.push_back(std::move(smaller));
+  }
+  FillResult(0, &result_);
   if (question_.sequence != nullptr) {
     Stream& chosen = *streams_[static_cast<size_t>(result_.chosen)];
     if (chosen.sequence) {

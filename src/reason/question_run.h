@@ -55,12 +55,17 @@ class QuestionRun {
   void BeginPrompt(const std::vector<int32_t>& tokens);
   void EndPrompt(std::span<const float> logits);
   void BeginStreams(std::span<const float> logits);
-  void Advance(int64_t index, std::span<const float> logits);
+  ResponseOptions OptionsOf(int64_t index, size_t level) const;
+  void Advance(Stream& stream, std::span<const float> logits);
+  // Smaller budgets: the shadows of a stream take what it took; those that want something else become streams.
+  void Follow(Stream& stream, std::span<const int32_t> tokens, bool forced);
+  void Branch(const Stream& stream, size_t level, std::unique_ptr<Response> response);
   void EndResponse(Stream& stream);
   void EndStream(Stream& stream);
   bool Verifies() const;
   const Adapter* adapter() const { return route_ == Route::kReason ? model_.adapter.get() : nullptr; }
   std::vector<Ballot> Ballots() const;
+  void FillResult(size_t level, AnswerResult* result);
   void StopIfDecided();
   void Cancel();
   double Seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
@@ -78,8 +83,9 @@ class QuestionRun {
   size_t prefilled_ = 0;                          // of it
   int64_t prefilling_ = 0;                        // in the step under way
   std::optional<StatePool> pool_;
-  std::vector<std::unique_ptr<Stream>> streams_;
-  int64_t cap_ = 0;
+  std::vector<std::unique_ptr<Stream>> streams_;  // those of the budget first, by index; then those of smaller ones
+  bool opened_ = false;                           // the prompt has opened the thoughts
+  int64_t room_ = 0;                              // for a response
   AnswerResult result_;
 };
 

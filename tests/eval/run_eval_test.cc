@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <regex>
 #include <set>
 
 #include "base/json.h"
@@ -170,6 +171,7 @@ TEST(RunEvalTest, ResumesAfterAKillAtEveryLine) {
   ASSERT_TRUE(summary.ok()) << summary.error().message;
   const std::string text = ReadFile(whole + "/generations.jsonl");
   EXPECT_EQ(Read(whole).size(), 3U * 2 * 3 * 2 * 2);
+  const std::regex made_on_the_way("\"reused_streams\": [0-9]+,");
   for (size_t end = 0; end != std::string::npos; end = text.find('\n', end + 1)) {
     for (const size_t cut : {end, end + 1, end + 40}) {
       const std::string path = TempDir();
@@ -177,7 +179,9 @@ TEST(RunEvalTest, ResumesAfterAKillAtEveryLine) {
       std::ofstream(path + "/generations.jsonl", std::ios::binary) << text.substr(0, cut);
       const auto resumed = tiny.Run(path);
       ASSERT_TRUE(resumed.ok()) << cut << ": " << resumed.error().message;
-      ASSERT_EQ(*resumed, *summary) << cut;
+      // Which streams were made on the way to a larger cap is all that a kill can change.
+      ASSERT_EQ(std::regex_replace(*resumed, made_on_the_way, ""), std::regex_replace(*summary, made_on_the_way, ""))
+          << cut;
     }
   }
 }
@@ -231,8 +235,7 @@ TEST(RunEvalTest, ReusedGenerationsAreWhatTheSmallerCapGives) {
     generation.seconds = 0;
     by_cap[generation.key.cap].insert(WriteGeneration(generation));
   }
-  EXPECT_GT(reused, 0);
-  EXPECT_LT(reused, 3 * 4 * 2 * 2);  // some are not: they are too long for 16
+  EXPECT_EQ(reused, 3 * 4 * 2 * 2);  // those of 16 and 120, by streams that fork where they have to answer
   for (const int64_t cap : {16, 120, 300}) {
     tiny.settings.caps = {cap};
     const std::string alone = TempDir();

@@ -132,6 +132,56 @@ TEST(AnswerTest, StreamsDifferRepeatAndShareThePrompt) {
   EXPECT_EQ(tail.streams[1].tokens, one.streams[6].tokens);
 }
 
+// Smaller budgets on the way are what each of them gives alone, with forced answers, thoughts, verification and votes.
+TEST(AnswerTest, SmallerBudgetsOnTheWay) {
+  ScriptedModel scripted;
+  scripted.responses = {"<think>\nhm, that is 2 and 2\n</think>\n\n\\boxed{4}", "<think>\nno\n</think>\n\n\\boxed{5}",
+                        "<think>\n" + std::string(90, 'x') + "\n</think>\n\nSo \\boxed{4}"};
+  scripted.after_forced = "4}.";
+  scripted.model.adapter = Adapter::Random(TinyConfig(), 4, LoraFormat::kF32);
+  for (const bool force : {true, false}) {
+    for (const ReasonMode mode : {ReasonMode::kOn, ReasonMode::kOff}) {
+      AnswerOptions options = Sampled(6);
+      options.mode = mode;
+      options.budget = 200;
+      options.force_answer = force;
+      AnswerOptions ladder = options;
+      ladder.smaller_budgets = {100, 60, 33, 12, 1, 0};
+      const AnswerResult together = Solve(scripted, Ask(scripted, "2+2?", ladder));
+      ASSERT_EQ(together.smaller.size(), 6U);
+      for (size_t level = 0; level <= 6; ++level) {
+        AnswerOptions one = options;
+        if (level > 0) one.budget = ladder.smaller_budgets[level - 1];
+        const AnswerResult alone = Solve(scripted, Ask(scripted, "2+2?", one));
+        const AnswerResult& same = level == 0 ? together : together.smaller[level - 1];
+        EXPECT_EQ(same.answer, alone.answer) << one.budget;
+        EXPECT_EQ(same.chosen, alone.chosen) << one.budget;
+        EXPECT_EQ(same.route, alone.route);
+        ASSERT_EQ(same.streams.size(), alone.streams.size());
+        for (size_t i = 0; i < alone.streams.size(); ++i) {
+          EXPECT_EQ(same.streams[i].tokens, alone.streams[i].tokens) << one.budget << ", stream " << i;
+          EXPECT_EQ(same.streams[i].text, alone.streams[i].text);
+          EXPECT_EQ(same.streams[i].reasoning, alone.streams[i].reasoning);
+          EXPECT_EQ(same.streams[i].finish, alone.streams[i].finish) << one.budget << ", stream " << i;
+          EXPECT_EQ(same.streams[i].answer_forced, alone.streams[i].answer_forced);
+          EXPECT_EQ(same.streams[i].truncated, alone.streams[i].truncated);
+          EXPECT_EQ(same.streams[i].verifier_score, alone.streams[i].verifier_score);
+          EXPECT_EQ(same.streams[i].candidate, alone.streams[i].candidate);
+        }
+      }
+    }
+  }
+  AnswerOptions wrong = Sampled(2);
+  wrong.budget = 50;
+  for (const std::vector<int64_t>& smaller : {std::vector<int64_t>{50}, {10, 20}, {-1}}) {
+    wrong.smaller_budgets = smaller;
+    EXPECT_EQ(AnswerQuestion(scripted.model, Ask(scripted, "2+2?", wrong)).error().code, ErrorCode::kInvalidArgument);
+  }
+  wrong.smaller_budgets = {20};
+  wrong.early_stop = true;
+  EXPECT_EQ(AnswerQuestion(scripted.model, Ask(scripted, "2+2?", wrong)).error().code, ErrorCode::kInvalidArgument);
+}
+
 TEST(AnswerTest, MajorityIsTheAnswer) {
   ScriptedModel scripted;
   scripted.responses = {"a \\boxed{1/2}", "b \\boxed{0.5}", "c \\boxed{3}",
