@@ -11,14 +11,18 @@ namespace pith {
 bool ReasonFlags::Given(const char* name) const { return app->get_option(name)->count() > 0; }
 
 void AddHeadOptions(CLI::App* app, ReasonModelOptions& heads) {
-  const CompletionHint file{.kind = CompletionHint::Kind::kFile, .words = {}};
-  SetCompletion(app->add_option("--adapter,--lora", heads.adapter, "Reasoning adapter: a PEFT LoRA directory"), file);
-  SetCompletion(app->add_option("--switcher", heads.switcher,
-                                "Head that chooses the mode (default: switcher.safetensors of the adapter directory)"),
-                file);
-  SetCompletion(app->add_option("--verifier", heads.verifier,
-                                "Head that scores answers (default: verifier.safetensors of the adapter directory)"),
-                file);
+  const auto path = [app](const std::string& names, std::string& value, const std::string& description) {
+    // An empty path, say of an unset variable in a script, must not pass for an option that was not given.
+    CLI::Option* option = app->add_option(names, value, description)->check([](const std::string& text) {
+      return text.empty() ? std::string("the path is empty") : std::string();
+    });
+    SetCompletion(option, {.kind = CompletionHint::Kind::kFile, .words = {}});
+  };
+  path("--adapter,--lora", heads.adapter, "Reasoning adapter: a PEFT LoRA directory");
+  path("--switcher", heads.switcher,
+       "Head that chooses the mode (default: switcher.safetensors of the adapter directory)");
+  path("--verifier", heads.verifier,
+       "Head that scores answers (default: verifier.safetensors of the adapter directory)");
 }
 
 void AddReasonOptions(CLI::App* app, ReasonFlags& flags) {

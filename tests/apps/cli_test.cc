@@ -138,6 +138,7 @@ TEST_F(CliTest, TypedErrors) {
   ExpectJsonError("HF_ENDPOINT=http://127.0.0.1:1 $PITH pull hf:a/b:c.gguf --json", ErrorCode::kUnavailable);
   ExpectJsonError("$PITH tokenize -m /no/such/model --json < /dev/null", ErrorCode::kNotFound);
   ExpectJsonError("$PITH completion tcsh --json", ErrorCode::kInvalidArgument);
+  ExpectJsonError("$PITH ask --adapter '' hello --json", ErrorCode::kInvalidArgument);
 }
 
 TEST_F(CliTest, MalformedFilesGiveAnExitStatusBelow64) {
