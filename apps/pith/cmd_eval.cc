@@ -8,8 +8,8 @@
 #include <optional>
 
 #include "base/progress.h"
-#include "base/sha256.h"
 #include "command.h"
+#include "describe_model.h"
 #include "engine_options.h"
 #include "eval/report.h"
 #include "eval/run_eval.h"
@@ -86,42 +86,6 @@ Result<Suite> OpenSuite(const EvalOptions& options) {
   return LoadSuite(name, path, fields);
 }
 
-std::string HashOf(const std::vector<const std::vector<float>*>& parts, const std::string& rest) {
-  Digest digest(DigestKind::kSha256);
-  for (const auto* part : parts) digest.Update(std::as_bytes(std::span(*part)));
-  digest.Update(rest);
-  return digest.Finish();
-}
-
-// What identifies the model and its parts, for refusing to mix the results of different ones.
-std::vector<std::pair<std::string, std::string>> DescribeModel(const EvalOptions& options, TextModel& text_model,
-                                                               const ReasonModel& model) {
-  std::vector<std::pair<std::string, std::string>> about = {
-      {"name", options.engine.model},
-      {"fingerprint", text_model.checkpoint()->fingerprint()},
-      {"weights", text_model.engine().weights().description},
-      {"kv", options.engine.kv},
-      {"activations", options.engine.activations},
-      {"template", text_model.family().ok() ? TemplateFamilyName(*text_model.family()) : "none"},
-      {"context", std::to_string(text_model.engine().context())},
-      {"adapter", model.adapter ? model.adapter->file().fingerprint : "none"}};
-  if (model.adapter) about.emplace_back("adapter_type", options.engine.adapter_type);
-  if (model.switcher) {
-    const SwitcherHead& head = *model.switcher;
-    about.emplace_back("switcher",
-                       HashOf({&head.w1, &head.b1, &head.w2},
-                              std::to_string(head.b2) + " " + std::to_string(head.threshold) + " " +
-                                  std::to_string(head.pooling.chunk) + " " + std::to_string(head.pooling.alpha)));
-  }
-  if (model.verifier) {
-    const VerifierHead& head = *model.verifier;
-    about.emplace_back("verifier",
-                       HashOf({&head.w}, std::to_string(head.b) + (head.adapter ? " on " : " off ") + head.prompt));
-  }
-  about.emplace_back("texts", WriteReasoningTexts(model.texts));
-  return about;
-}
-
 Result<std::vector<ReasonMode>> ModesOf(const EvalOptions& options, const ReasonModel& model) {
   std::string reason = options.reason;
   if (reason.empty()) reason = model.switcher ? "auto" : model.adapter ? "on" : "off";
@@ -137,7 +101,7 @@ Result<std::vector<ReasonMode>> ModesOf(const EvalOptions& options, const Reason
 Result<EvalSettings> SettingsOf(const EvalOptions& options, Suite& suite, TextModel& text_model,
                                 const ReasonModel& model, const std::vector<double>& thresholds) {
   EvalSettings settings = options.settings;
-  settings.model = DescribeModel(options, text_model, model);
+  settings.model = DescribeModel(options.engine, text_model, model);
   settings.suite = suite.name;
   settings.suite_sha256 = suite.sha256;
   if (options.limit > 0 && static_cast<size_t>(options.limit) < suite.problems.size()) {

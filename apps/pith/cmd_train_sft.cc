@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "base/progress.h"
+#include "cmd_train.h"
 #include "command.h"
 #include "json_output.h"
 #include "train/comm.h"

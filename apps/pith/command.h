@@ -83,6 +83,7 @@ std::string CompletionScript(const CLI::App& root, const std::string& shell);
 void AddAskCommand(Cli& cli);
 void AddBenchCommand(Cli& cli);
 void AddChatCommand(Cli& cli);
+void AddDistillCommand(Cli& cli);
 void AddEvalCommand(Cli& cli);
 void AddFeaturesCommand(Cli& cli);
 void AddPplCommand(Cli& cli);

@@ -14,6 +14,7 @@ int main(int argc, char** argv) {
   pith::AddPullCommand(cli);
   pith::AddTokenizeCommand(cli);
   pith::AddFeaturesCommand(cli);
+  pith::AddDistillCommand(cli);
   pith::AddTrainCommand(cli);
   pith::AddCompletionCommand(cli);
   return cli.Main(argc, argv);

@@ -50,6 +50,4 @@ struct LoadedForTraining {
 // the recipe that `pith ask` uses: what is trained is what runs. Warns on standard error about a slow BLAS.
 Result<LoadedForTraining> LoadForTraining(const TrainFlags& flags);
 
-void AddTrainSftCommand(Cli& cli, CLI::App* parent);
-
 }  // namespace pith

@@ -30,11 +30,11 @@ struct HeadTrainingOptions {
   double validation_split = 0.1;  // share of the questions for early stopping and calibration, (0, 1)
   double test_split = 0.1;        // and for measuring only, [0, 1)
   CalibrationKind calibration = CalibrationKind::kPlatt;
-  std::optional<double> threshold;  // of the switcher, 0..1; nothing = 0.5
-  std::optional<double>
-      target_recall;  // instead: the highest threshold with this recall on the validation side, (0, 1]
+  std::optional<double> threshold = {};  // of the switcher, 0..1; nothing = 0.5
+  // Instead: the highest threshold with this recall on the validation side, (0, 1].
+  std::optional<double> target_recall = {};
   uint64_t seed = 42;
-  std::function<void(int64_t epoch, double train_loss, double validation_loss)> on_epoch;
+  std::function<void(int64_t epoch, double train_loss, double validation_loss)> on_epoch = {};
 };
 
 enum class Side : uint8_t { kTrain, kValidation, kTest };

@@ -93,7 +93,7 @@ Status ReasonModel::Finish() {
   };
   auto tokens = std::make_shared<ForcedTokens>();
   PITH_ASSIGN(tokens->open, encode(std::string(kThinkOpen)));
-  PITH_ASSIGN(tokens->close, encode("\n" + std::string(kThinkCloseTag) + "\n\n" + texts.answer_prefix));
+  PITH_ASSIGN(tokens->close, encode(std::string(kThinkClose) + texts.answer_prefix));
   PITH_ASSIGN(tokens->answer, encode("\n\n" + texts.answer_prefix));
   const size_t box = texts.answer_prefix.rfind('\\');
   tokens->marker = box == std::string::npos ? texts.answer_prefix : texts.answer_prefix.substr(box);

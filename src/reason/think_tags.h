@@ -11,6 +11,8 @@ inline constexpr std::string_view kThinkOpenTag = "<think>";
 inline constexpr std::string_view kThinkCloseTag = "</think>";
 // What is forced as the first response tokens in reasoning mode.
 inline constexpr std::string_view kThinkOpen = "<think>\n";
+// What ends thoughts, where it is forced and in training data.
+inline constexpr std::string_view kThinkClose = "\n</think>\n\n";
 
 // Splits streamed text in thoughts and answer. The result does not depend on how the text is cut into pieces.
 //

@@ -1,0 +1,15 @@
+// The subcommands of `pith train`. Those that need libtorch are in both builds; without it they say what is missing.
+#pragma once
+
+#include <CLI/App.hpp>
+
+#include "command.h"
+
+namespace pith {
+
+void AddTrainSftCommand(Cli& cli, CLI::App* parent);
+void AddTrainGrpoCommand(Cli& cli, CLI::App* parent);
+void AddTrainSwitcherCommand(Cli& cli, CLI::App* parent);
+void AddTrainVerifierCommand(Cli& cli, CLI::App* parent);
+
+}  // namespace pith
