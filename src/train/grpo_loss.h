@@ -46,9 +46,9 @@ GroupAdvantages ComputeAdvantages(std::span<const std::optional<double>> rewards
 
 struct GrpoLossOptions {
   GrpoLossType type = GrpoLossType::kDapo;
-  double epsilon = 0.2;                // lower side of the clip range
-  std::optional<double> epsilon_high;  // upper side; nothing = epsilon
-  double beta = 0.0;                   // of the KL term; 0 = none
+  double epsilon = 0.2;                     // lower side of the clip range
+  std::optional<double> epsilon_high = {};  // upper side; nothing = epsilon
+  double beta = 0.0;                        // of the KL term; 0 = none
   int64_t max_completion_length = 256;
 
   double high() const { return epsilon_high.value_or(epsilon); }

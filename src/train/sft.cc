@@ -1,21 +1,16 @@
 #include "train/sft.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 
 #include "base/json.h"
 #include "train/train_checkpoint.h"
+#include "train/train_loop.h"
 
 namespace pith::train {
 
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double SecondsSince(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 // Where the run is in its data: a row of an epoch. Rows are a pure function of the seed and the epoch.
 class RowSource {
@@ -70,38 +65,25 @@ std::string CanonicalOptions(const TrainModel& model, const std::vector<Sample>&
     tokens += static_cast<int64_t>(sample.tokens.size());
     for (const int32_t token : sample.tokens) hash = (hash ^ static_cast<uint32_t>(token)) * 1099511628211ULL;
   }
-  std::string text;
-  const auto add = [&text](const char* name, auto value) {
-    text += std::string(name) + "=" + Json(value).dump() + "\n";
-  };
-  add("samples", train.size());
-  add("tokens", tokens);
-  add("data_hash", hash);
-  add("per_device_train_batch_size", o.per_device_train_batch_size);
-  add("gradient_accumulation_steps", o.gradient_accumulation_steps);
-  add("max_length", o.max_length);
-  add("packing", o.packing);
-  add("mask_prompt_adapter", o.mask_prompt_adapter);
-  add("learning_rate", o.learning_rate);
-  add("schedule", static_cast<int>(o.schedule));
-  add("warmup_ratio", o.warmup_ratio);
-  add("warmup_steps", o.warmup_steps);
-  add("num_train_epochs", o.num_train_epochs);
-  add("max_steps", o.max_steps);
-  add("beta1", o.adamw.beta1);
-  add("beta2", o.adamw.beta2);
-  add("epsilon", o.adamw.epsilon);
-  add("weight_decay", o.adamw.weight_decay);
-  add("max_grad_norm", o.max_grad_norm);
-  add("seed", o.seed);
-  add("model_seed", model.options().seed);
-  add("base", static_cast<int>(model.base()));
-  add("trained_elements", model.TrainedElements());
-  if (model.is_lora()) {
-    add("lora_alpha", model.options().lora->alpha);
-    add("lora_dropout", model.options().lora->dropout);
-  }
-  return text;
+  OptionsText text;
+  text.Add("samples", static_cast<int64_t>(train.size()));
+  text.Add("tokens", tokens);
+  text.Add("data_hash", hash);
+  text.Add("per_device_train_batch_size", o.per_device_train_batch_size);
+  text.Add("gradient_accumulation_steps", o.gradient_accumulation_steps);
+  text.Add("max_length", o.max_length);
+  text.Add("packing", o.packing);
+  text.Add("mask_prompt_adapter", o.mask_prompt_adapter);
+  text.Add("learning_rate", o.learning_rate);
+  text.Add("schedule", static_cast<int64_t>(o.schedule));
+  text.Add("warmup_ratio", o.warmup_ratio);
+  text.Add("warmup_steps", o.warmup_steps);
+  text.Add("num_train_epochs", o.num_train_epochs);
+  text.Add("max_steps", o.max_steps);
+  text.AddOptimizer(o.adamw, o.max_grad_norm);
+  text.Add("seed", o.seed);
+  text.AddModel(model);
+  return text.text();
 }
 
 class Trainer {
@@ -126,7 +108,7 @@ class Trainer {
     if (error) return Error{ErrorCode::kIo, "cannot create '" + options_.output_dir + "': " + error.message()};
     if (options_.resume) PITH_RETURN_IF_ERROR(Resume());
     PITH_RETURN_IF_ERROR(OpenMetrics());
-    const auto start = Clock::now();
+    const Stopwatch watch;
     const int64_t first_step = step_;
     double loss_sum = 0;
     while (step_ < schedule_.total_steps) {
@@ -148,7 +130,7 @@ class Trainer {
     }
     result_.steps = step_;
     if (step_ > first_step) result_.train_loss = loss_sum / static_cast<double>(step_ - first_step);
-    result_.seconds = SecondsSince(start);
+    result_.seconds = watch.Seconds();
     PITH_RETURN_IF_ERROR(Finish());
     return result_;
   }
@@ -192,18 +174,13 @@ class Trainer {
       total = static_cast<int64_t>(
           std::ceil(options_.num_train_epochs * static_cast<double>(rows) / static_cast<double>(RowsPerStep())));
     }
-    schedule_.kind = options_.schedule;
-    schedule_.total_steps = std::max<int64_t>(1, total);
-    schedule_.warmup_steps =
-        options_.warmup_steps > 0
-            ? options_.warmup_steps
-            : static_cast<int64_t>(std::ceil(options_.warmup_ratio * static_cast<double>(schedule_.total_steps)));
+    schedule_ = MakeSchedule(options_.schedule, total, options_.warmup_ratio, options_.warmup_steps);
   }
 
   // One optimizer step over RowsPerStep() rows. Every rank draws all rows and computes its own share, so that the mean
   // is over the labels of all of them.
   Result<SftProgress> Step() {
-    const auto start = Clock::now();
+    const Stopwatch watch;
     const int64_t passes = options_.gradient_accumulation_steps;
     SftProgress progress;
     std::vector<TrainBatch> batches(static_cast<size_t>(passes));
@@ -215,7 +192,7 @@ class Trainer {
           for (const int64_t index : rows_.Next()) AddLearnable(train_[static_cast<size_t>(index)], &row);
           labels += row.Labels();
           progress.tokens += row.PrefixTokens() + row.LiveTokens();
-          if (rank == comm_.rank()) Append(std::move(row), &batches[static_cast<size_t>(pass)]);
+          if (rank == comm_.rank()) AppendBatch(std::move(row), &batches[static_cast<size_t>(pass)]);
         }
       }
     }
@@ -234,26 +211,20 @@ class Trainer {
       for (const float log_prob : scores->log_probs) loss_sum -= static_cast<double>(log_prob);
     }
     if (comm_.size() > 1) {
-      for (const Parameter& parameter : model_.parameters()) {
-        PITH_RETURN_IF_ERROR(comm_.AllReduceSum(parameter.gradient));
-      }
       loss[0] = static_cast<float>(loss_sum);
       PITH_RETURN_IF_ERROR(comm_.AllReduceSum(loss));
       loss_sum = static_cast<double>(loss[0]);
     }
     progress.labels = labels;
     progress.loss = labels > 0 ? loss_sum / static_cast<double>(labels) : 0.0;
-    progress.gradient_norm = GradientNorm(model_.parameters());
-    if (!std::isfinite(progress.gradient_norm)) {
-      return Error{ErrorCode::kNumeric, "step " + std::to_string(step_ + 1) + ": the gradient is not finite"};
-    }
     progress.learning_rate = options_.learning_rate * schedule_.Factor(step_);
-    optimizer_.Step(progress.learning_rate, ClipFactor(progress.gradient_norm, options_.max_grad_norm));
+    PITH_ASSIGN(progress.gradient_norm,
+                UpdateParameters(model_, optimizer_, comm_, progress.learning_rate, options_.max_grad_norm, step_ + 1));
     ++step_;
     progress.step = step_;
     progress.total_steps = schedule_.total_steps;
     progress.epoch = rows_.Epochs();
-    progress.seconds = SecondsSince(start);
+    progress.seconds = watch.Seconds();
     if (options_.logging_steps > 0 && step_ % options_.logging_steps == 0) {
       Log({{"step", step_},
            {"epoch", progress.epoch},
@@ -272,15 +243,6 @@ class Trainer {
     // Under the mask a response of one token has no label left.
     if (masked_ && static_cast<int64_t>(sample.tokens.size()) <= sample.response) return;
     AddSample(sample, masked_, batch);
-  }
-
-  static void Append(TrainBatch row, TrainBatch* batch) {
-    const auto offset = static_cast<int32_t>(batch->prefixes.size());
-    for (auto& prefix : row.prefixes) batch->prefixes.push_back(std::move(prefix));
-    for (Segment& segment : row.segments) {
-      if (segment.prefix >= 0) segment.prefix += offset;
-      batch->segments.push_back(std::move(segment));
-    }
   }
 
   Status Evaluate() {
@@ -335,30 +297,11 @@ class Trainer {
     return {};
   }
 
-  // Lines of steps that are done again after a resume are dropped.
   Status OpenMetrics() {
-    if (comm_.rank() != 0) return {};
-    const std::string path = options_.output_dir + "/metrics.jsonl";
-    std::string kept;
-    if (step_ > 0) {
-      std::ifstream before(path);
-      std::string line;
-      while (std::getline(before, line)) {
-        const auto json = ParseJson(line, path);
-        if (json.ok() && json->is_object() && json->contains("step") && (*json)["step"].is_number_integer() &&
-            (*json)["step"].get<int64_t>() <= step_) {
-          kept += line + "\n";
-        }
-      }
-    }
-    metrics_.open(path, std::ios::trunc);
-    metrics_ << kept << std::flush;
-    return metrics_ ? Status() : Status(Error{ErrorCode::kIo, "cannot write '" + path + "'"});
+    return comm_.rank() == 0 ? metrics_.Open(options_.output_dir + "/metrics.jsonl", step_) : Status();
   }
 
-  void Log(const OrderedJson& json) {
-    if (comm_.rank() == 0) metrics_ << json.dump() << "\n" << std::flush;
-  }
+  void Log(const OrderedJson& json) { metrics_.Write(json.dump()); }
 
   // The result in output_dir itself: the best checkpoint's weights where there is an evaluation.
   Status Finish() {
@@ -381,7 +324,7 @@ class Trainer {
   RowSource rows_;
   Schedule schedule_;
   std::string canonical_;
-  std::ofstream metrics_;
+  StepLog metrics_;
   int64_t step_ = 0;
   bool new_best_ = false;
   SftResult result_;

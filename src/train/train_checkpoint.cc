@@ -55,6 +55,7 @@ Status WriteAll(const std::string& dir, const TrainModel& model, const AdamW& op
   PITH_RETURN_IF_ERROR(model.is_lora() ? model.SaveAdapter(dir, AdapterStorage::kF32, base_model)
                                        : model.SaveModel(dir, DType::kF32));
   PITH_RETURN_IF_ERROR(WriteOptimizer(dir + "/" + kOptimizerFile, optimizer));
+  for (const auto& [name, text] : state.files) PITH_RETURN_IF_ERROR(WriteText(dir + "/" + name, text));
   const OrderedJson json = {
       {"version", 1},           {"step", state.step},       {"optimizer_steps", optimizer.steps()},
       {"cursor", state.cursor}, {"metrics", state.metrics}, {"options", state.options}};

@@ -20,10 +20,11 @@
 namespace pith::train {
 
 struct TrainerState {
-  int64_t step = 0;                       // optimizer steps done
-  std::map<std::string, int64_t> cursor;  // of the trainer: epoch, row, ...
-  std::map<std::string, double> metrics;  // at this step; "best" ones too
-  std::string options;                    // canonical text of what must not change on resume
+  int64_t step = 0;                          // optimizer steps done
+  std::map<std::string, int64_t> cursor;     // of the trainer: epoch, row, ...
+  std::map<std::string, double> metrics;     // at this step; "best" ones too
+  std::string options;                       // canonical text of what must not change on resume
+  std::map<std::string, std::string> files;  // small files that belong beside the adapter, by name; not read back
 };
 
 // OUT/checkpoint-<step>. Afterwards removes old ones until `keep` are left (0 = all are kept); never `best_step`'s.

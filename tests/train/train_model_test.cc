@@ -477,5 +477,52 @@ TEST(Blas, IsOpenBlas) {
   EXPECT_NE(info.description.find("OpenBLAS"), std::string::npos) << info.description;
 }
 
+// Scores at a temperature are those of the logits divided by it, and the gradient is theirs.
+TEST(TrainModel, Temperature) {
+  const auto model = LoadAdapted("qwen2_untied");
+  TrainBatch batch;
+  AddSample(GoldenSample("qwen2_untied"), true, &batch);
+  const auto outputs = model->Run(batch);
+  ASSERT_TRUE(outputs.ok());
+  batch.temperature = 0.7F;
+  const auto scores = model->Score(batch);
+  ASSERT_TRUE(scores.ok());
+  const auto vocab = static_cast<size_t>(model->config().vocab);
+  size_t label_index = 0;
+  const Segment& segment = batch.segments[0];
+  for (size_t t = 0; t < segment.labels.size(); ++t) {
+    if (segment.labels[t] == kNoLabel) continue;
+    const float* row = outputs->logits.data() + t * vocab;
+    double sum = 0;
+    for (size_t v = 0; v < vocab; ++v) sum += std::exp(static_cast<double>(row[v]) / 0.7);
+    const double want = static_cast<double>(row[segment.labels[t]]) / 0.7 - std::log(sum);
+    double entropy = 0;
+    for (size_t v = 0; v < vocab; ++v) {
+      const double log_p = static_cast<double>(row[v]) / 0.7 - std::log(sum);
+      entropy -= std::exp(log_p) * log_p;
+    }
+    EXPECT_NEAR(scores->log_probs[label_index], want, 1e-5);
+    EXPECT_NEAR(scores->entropies[label_index], entropy, 1e-5);
+    ++label_index;
+  }
+  // Along the gradient the loss falls by its squared norm.
+  MeanLoss(*model, batch);
+  const std::vector<float> gradient = Gradients(*model);
+  const std::vector<float> start = model->CopyParameters();
+  double norm = 0;
+  for (const float g : gradient) norm += static_cast<double>(g) * static_cast<double>(g);
+  const auto loss_at = [&](double step) {
+    std::vector<float> moved = start;
+    for (size_t i = 0; i < moved.size(); ++i) moved[i] -= static_cast<float>(step * static_cast<double>(gradient[i]));
+    EXPECT_TRUE(model->SetParameters(moved).ok());
+    return MeanLoss(*model, batch);
+  };
+  const double step = 1e-2 / std::sqrt(norm);
+  const double slope = (loss_at(-step) - loss_at(step)) / (2 * step);
+  EXPECT_NEAR(slope / norm, 1.0, 1e-2);
+  batch.temperature = 0;
+  EXPECT_EQ(model->Score(batch).error().code, ErrorCode::kInvalidArgument);
+}
+
 }  // namespace
 }  // namespace pith::train
