@@ -150,6 +150,10 @@ void GemvTileGroups(const QuantMatrix& w, const QuantActivations& x, int64_t til
 }
 
 #if HWY_TARGET == HWY_AVX3_DL
+// How far ahead weights are fetched: whole tiles, since the rows of this one are under way already, and at least 8 KiB,
+// which a thread reads in the time that memory takes to answer.
+HWY_INLINE int64_t Ahead(int64_t tile_bytes) { return (1 + 8192 / tile_bytes) * tile_bytes; }
+
 // The most common case of GemvTileGroups, kept tight: 4-bit weights in groups of one block against 16-bit activations.
 // The digit sums of a block fit 16 bits (8 products of 15 * 128 a lane), so that pairs of rows are packed together and
 // one multiply-add both halves their number and joins the digits.
@@ -167,7 +171,7 @@ void GemvTileBlocks(const QuantMatrix& w, const QuantActivations& x, int64_t til
   const VU8 mask = hn::Set(du8, uint8_t{15});
   const hn::Repartition<uint16_t, DU8> du16;
   VF32 acc = hn::Zero(df32);
-  const uint8_t* ahead = rows + kTileRows * stride;
+  const uint8_t* ahead = rows + Ahead(kTileRows * stride);
   for (int64_t block = 0; block < blocks; block += kUnits) {
     const ChunkInputs in = LoadChunk<false, 2>(lines, block);
     const uint8_t* chunk = rows + block * 16;
