@@ -25,4 +25,8 @@ void AddTrainSftCommand(Cli& cli, CLI::App* parent) {
   AddMissing(cli, parent, "sft", "Supervised fine-tuning on chats or texts");
 }
 
+void AddTrainGrpoCommand(Cli& cli, CLI::App* parent) {
+  AddMissing(cli, parent, "grpo", "Budget forcing: reinforcement learning with accuracy and length as reward");
+}
+
 }  // namespace pith

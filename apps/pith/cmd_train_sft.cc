@@ -196,11 +196,7 @@ void AddTrainSftCommand(Cli& cli, CLI::App* parent) {
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
   app->add_option("--warmup-steps", sft.warmup_steps, "The same in steps; overrides the ratio");
-  app->add_option("--adam-beta1", sft.adamw.beta1, "AdamW")->check(CLI::Range(0.0, 0.99999))->capture_default_str();
-  app->add_option("--adam-beta2", sft.adamw.beta2, "AdamW")->check(CLI::Range(0.0, 0.99999))->capture_default_str();
-  app->add_option("--adam-epsilon", sft.adamw.epsilon, "AdamW")->capture_default_str();
-  app->add_option("--weight-decay", sft.adamw.weight_decay, "Decoupled weight decay of matrices")
-      ->capture_default_str();
+  AddAdamWOptions(app, sft.adamw);
   app->add_option("--max-grad-norm", sft.max_grad_norm, "Gradients are clipped to this norm; 0 = never")
       ->capture_default_str();
   app->add_option("--logging-steps", sft.logging_steps, "Steps between lines of metrics")->capture_default_str();

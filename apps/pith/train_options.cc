@@ -69,6 +69,40 @@ Result<ModelConfig> ReadConfig(const std::string& path) {
   return ParseHfConfig(text, path);
 }
 
+// Of the adapter, and what comes after it in the help.
+void AddLoraOptions(CLI::App* app, TrainFlags& flags) {
+  app->add_option("--lora-r", flags.lora_r, "Rank of the adapter")->check(CLI::Range(1, 256))->capture_default_str();
+  app->add_option("--lora-alpha", flags.lora_alpha, "Its alpha (scaling is alpha / r); twice the rank when not given");
+  app->add_flag("--use-rslora", flags.use_rslora, "Scaling alpha / sqrt(r)");
+  app->add_option("--target-modules", flags.target_modules,
+                  "Linears that it acts on: all-linear, or names with commas (q_proj,v_proj,...,lm_head)")
+      ->type_name("NAMES")
+      ->capture_default_str();
+  app->add_flag("--gradient-checkpointing", flags.gradient_checkpointing,
+                "Compute layers again in the backward pass: slower, in far less memory");
+  AddThreadsOption(app, flags.threads);
+  AddSeedOption(app, flags.seed)->capture_default_str();
+}
+
+// The options of an adapter that is there: its rank and scaling, which must be the same everywhere, and its modules.
+Result<train::LoraOptions> LoraOptionsOf(const std::string& dir, const ModelConfig& config) {
+  PITH_ASSIGN(const auto file, AdapterFile::Open(dir, config));
+  train::LoraOptions lora;
+  lora.targets.clear();
+  const LoraModule& first = file->modules.front();
+  lora.rank = first.rank;
+  lora.alpha = static_cast<double>(first.scaling) * static_cast<double>(first.rank);
+  for (const LoraModule& module : file->modules) {
+    if (module.rank != first.rank || module.scaling != first.scaling) {
+      return Error{ErrorCode::kUnsupported, "'" + dir + "' has modules of different ranks or scalings"};
+    }
+    if (std::find(lora.targets.begin(), lora.targets.end(), module.kind) == lora.targets.end()) {
+      lora.targets.push_back(module.kind);
+    }
+  }
+  return lora;
+}
+
 }  // namespace
 
 void AddTrainModelOptions(CLI::App* app, TrainFlags& flags) {
@@ -79,6 +113,15 @@ void AddTrainModelOptions(CLI::App* app, TrainFlags& flags) {
   app->add_option("--template", flags.chat_template, "Chat template; auto finds it from the model")
       ->type_name("NAME")
       ->capture_default_str();
+  if (flags.lora_of_adapter) {
+    CLI::Option* start = app->add_option("--adapter,--init-adapter", flags.init_adapter,
+                                         "Begin with this adapter, in its rank, scaling and modules, instead of a "
+                                         "fresh one");
+    start->type_name("DIR");
+    SetCompletion(start, {CompletionHint::Kind::kFile, {}});
+    AddLoraOptions(app, flags);
+    return;
+  }
   CLI::Option* full =
       app->add_flag("--full-parameters", flags.full, "Train all parameters of the model instead of an adapter");
   CLI::Option* config =
@@ -94,20 +137,17 @@ void AddTrainModelOptions(CLI::App* app, TrainFlags& flags) {
                                       "those of the options");
   init->type_name("DIR")->excludes(full);
   SetCompletion(init, {CompletionHint::Kind::kFile, {}});
-  app->add_option("--lora-r", flags.lora_r, "Rank of the adapter")->check(CLI::Range(1, 256))->capture_default_str();
-  app->add_option("--lora-alpha", flags.lora_alpha, "Its alpha (scaling is alpha / r); twice the rank when not given");
-  app->add_option("--lora-dropout", flags.lora_dropout, "Dropout on its inputs")
+  AddLoraOptions(app, flags);
+  app->add_option("--lora-dropout", flags.lora_dropout, "Dropout on the adapter's inputs")
       ->check(CLI::Range(0.0, 0.99))
       ->capture_default_str();
-  app->add_flag("--use-rslora", flags.use_rslora, "Scaling alpha / sqrt(r)");
-  app->add_option("--target-modules", flags.target_modules,
-                  "Linears that it acts on: all-linear, or names with commas (q_proj,v_proj,...,lm_head)")
-      ->type_name("NAMES")
-      ->capture_default_str();
-  app->add_flag("--gradient-checkpointing", flags.gradient_checkpointing,
-                "Compute layers again in the backward pass: slower, in far less memory");
-  AddThreadsOption(app, flags.threads);
-  AddSeedOption(app, flags.seed)->capture_default_str();
+}
+
+void AddAdamWOptions(CLI::App* app, train::AdamWOptions& options) {
+  app->add_option("--adam-beta1", options.beta1, "AdamW")->check(CLI::Range(0.0, 0.99999))->capture_default_str();
+  app->add_option("--adam-beta2", options.beta2, "AdamW")->check(CLI::Range(0.0, 0.99999))->capture_default_str();
+  app->add_option("--adam-epsilon", options.epsilon, "AdamW")->capture_default_str();
+  app->add_option("--weight-decay", options.weight_decay, "Decoupled weight decay of matrices")->capture_default_str();
 }
 
 Result<LoadedForTraining> LoadForTraining(const TrainFlags& flags) {
@@ -148,6 +188,9 @@ Result<LoadedForTraining> LoadForTraining(const TrainFlags& flags) {
     lora.dropout = flags.lora_dropout;
     lora.rslora = flags.use_rslora;
     PITH_ASSIGN(lora.targets, ParseTargets(flags.target_modules));
+    if (flags.lora_of_adapter && !flags.init_adapter.empty()) {
+      PITH_ASSIGN(lora, LoraOptionsOf(flags.init_adapter, loaded.checkpoint->config()));
+    }
     options.lora = lora;
     const bool packed = loaded.checkpoint->quantization().has_value();
     const bool wanted = flags.base == "packed" || flags.base == "dequantized" ||

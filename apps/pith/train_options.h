@@ -12,6 +12,7 @@
 #include "model/chat_template.h"
 #include "model/checkpoint.h"
 #include "model/tokenizer.h"
+#include "train/optimizer.h"
 #include "train/train_model.h"
 
 namespace pith {
@@ -24,6 +25,9 @@ struct TrainFlags {
   std::string config;     // a new model from a config.json ...
   std::string tokenizer;  // ... and a tokenizer.json
   std::string init_adapter;
+  // Only adapters are trained (GRPO): the options of whole models are left out, and the start adapter's rank, scaling
+  // and modules are taken where it is given.
+  bool lora_of_adapter = false;
   int64_t lora_r = 16;
   double lora_alpha = 0;  // 0 = 2 r
   double lora_dropout = 0;
@@ -35,8 +39,11 @@ struct TrainFlags {
 };
 
 // -m, --base, --template, --full-parameters, --from-config, --tokenizer, --init-adapter, --lora-*, --target-modules,
-// --gradient-checkpointing, --threads, --seed.
+// --gradient-checkpointing, --threads, --seed. With lora_of_adapter: --adapter instead of --init-adapter, and neither
+// whole models nor dropout.
 void AddTrainModelOptions(CLI::App* app, TrainFlags& flags);
+// --adam-*, --weight-decay.
+void AddAdamWOptions(CLI::App* app, train::AdamWOptions& options);
 
 struct LoadedForTraining {
   std::shared_ptr<const Checkpoint> checkpoint;  // null for a new model

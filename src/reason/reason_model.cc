@@ -85,6 +85,15 @@ std::string WriteReasoningTexts(const ReasoningTexts& texts) {
   return json.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
 }
 
+Result<std::optional<ReasoningTexts>> ReadReasoningTexts(const std::string& adapter_dir) {
+  const std::string path = adapter_dir + "/" + kReasoningFile;
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return std::optional<ReasoningTexts>();
+  PITH_ASSIGN(const Json json, ReadJsonFile(path, uint64_t{1} << 20));
+  PITH_ASSIGN(ReasoningTexts texts, ParseReasoningTexts(json.dump(), path));
+  return std::optional(std::move(texts));
+}
+
 Status ReasonModel::Finish() {
   // The tags may be tokens of the vocabulary, special ones even. Each text is encoded as a whole, as it would stand in
   // training data.
@@ -111,12 +120,8 @@ Result<std::unique_ptr<LoadedReasonModel>> LoadedReasonModel::Load(TextModel& te
   const int64_t hidden = text_model.engine().config().hidden;
   if (!options.adapter.empty()) {
     PITH_ASSIGN(model.adapter, text_model.engine().LoadAdapter(options.adapter));
-    const std::string path = options.adapter + "/" + kReasoningFile;
-    std::error_code error;
-    if (std::filesystem::exists(path, error)) {
-      PITH_ASSIGN(const Json json, ReadJsonFile(path, uint64_t{1} << 20));
-      PITH_ASSIGN(model.texts, ParseReasoningTexts(json.dump(), path));
-    }
+    PITH_ASSIGN(const auto texts, ReadReasoningTexts(options.adapter));
+    if (texts) model.texts = *texts;
   }
   if (const std::string path = HeadPath(options.switcher, options.adapter, kSwitcherFile); !path.empty()) {
     PITH_ASSIGN(model.switcher, ReadSwitcher(path, hidden));

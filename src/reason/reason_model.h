@@ -38,6 +38,8 @@ struct ReasoningTexts {
 // kMalformed names the field for unknown fields, wrong types and ranges.
 Result<ReasoningTexts> ParseReasoningTexts(std::string_view json, const std::string& what);
 std::string WriteReasoningTexts(const ReasoningTexts& texts);
+// Those of an adapter directory; nothing when it has none.
+Result<std::optional<ReasoningTexts>> ReadReasoningTexts(const std::string& adapter_dir);
 
 struct ReasonModel {
   StepEngine* engine = nullptr;  // borrowed; outlives this
