@@ -32,9 +32,10 @@ struct HeadFlags {
   CLI::Option* recall_option = nullptr;
 };
 
-// A folder gets the file under the name by which it is found there.
+// A folder gets the file under the name by which it is found there. A path whose last part holds ".safetensors"
+// (perhaps with more after it) is the file itself.
 std::string HeadPath(const std::string& out, FeatureKind kind) {
-  if (out.ends_with(".safetensors")) return out;
+  if (std::filesystem::path(out).filename().string().find(".safetensors") != std::string::npos) return out;
   return (std::filesystem::path(out) / (kind == FeatureKind::kSwitcher ? kSwitcherFile : kVerifierFile)).string();
 }
 
@@ -138,7 +139,7 @@ void AddHeadCommand(Cli& cli, CLI::App* parent, FeatureKind kind) {
   CLI::Option* out =
       app->add_option("-o,--out,--output-dir", flags->out,
                       "Adapter directory that gets " + std::string(switcher ? kSwitcherFile : kVerifierFile) +
-                          ", or a path that ends in .safetensors");
+                          ", or the path of such a file");
   out->required()->type_name("PATH");
   SetCompletion(out, file);
   app->add_option("--learning-rate", training.learning_rate, "Of AdamW, constant")->capture_default_str();

@@ -103,6 +103,45 @@ TEST_F(TrainCli, ModelThenAdapterThenResume) {
   ExpectError(Pith(adapter("cut", "1e-5") + " --resume"), ErrorCode::kMismatch, "learning_rate");
 }
 
+TEST_F(TrainCli, Grpo) {
+  ASSERT_EQ(Pith(Base()).status, 0);
+  ::setenv("PITH_CACHE", (dir_ + "/cache").c_str(), 1);
+  std::ofstream problems(dir_ + "/problems.jsonl");
+  for (int i = 0; i < 5; ++i) {
+    problems << Json({{"id", "p" + std::to_string(i)}, {"problem", std::to_string(i)}, {"answer", "3"}}).dump() << "\n";
+  }
+  problems.close();
+  const auto grpo = [&](const std::string& out, const std::string& more) {
+    return "train grpo -m " + dir_ + "/base --template chatml --prompt plain --dataset " + dir_ +
+           "/problems.jsonl --output-dir " + dir_ + "/" + out +
+           " --num-generations 2 --per-device-train-batch-size 4 --gradient-accumulation-steps 1 --budgets 8,16 "
+           "--max-steps 2 --keep-zero-std-groups " +
+           more;
+  };
+  const Outcome first = Pith(grpo("first", "--lora-r 4"));
+  ASSERT_EQ(first.status, 0) << first.json;
+  EXPECT_EQ(first.json["steps"], 2);
+  EXPECT_EQ(first.json["problems"], 5);
+  EXPECT_EQ(first.json["base"], "packed");
+  // The runtime finds the adapter with its texts.
+  const Json texts = Json::parse(testing::ReadFile(dir_ + "/first/pith_reasoning.json"));
+  EXPECT_NE(texts["budget_template"].get<std::string>().find("{budget}"), std::string::npos);
+  EXPECT_EQ(texts["default_budget"], 16);
+  EXPECT_EQ(Pith("ask -m " + dir_ + "/base --template chatml --adapter " + dir_ + "/first --budget 8 3").status, 0);
+  // Another run from there: rank and texts are the adapter's.
+  const Outcome second = Pith(grpo("second", "--adapter " + dir_ + "/first"));
+  ASSERT_EQ(second.status, 0) << second.json;
+  EXPECT_EQ(second.json["trained_parameters"], first.json["trained_parameters"]);
+  EXPECT_EQ(testing::ReadFile(dir_ + "/second/pith_reasoning.json"),
+            testing::ReadFile(dir_ + "/first/pith_reasoning.json"));
+  ASSERT_EQ(Pith(grpo("second", "--resume --adapter " + dir_ + "/first")).status, 0);
+  ExpectError(Pith(grpo("second", "--resume --lora-r 4")), ErrorCode::kMismatch, "start_adapter");
+  ExpectError(Pith(grpo("third", "--lora-r 8 --adapter " + dir_ + "/first")), ErrorCode::kInvalidArgument, "--lora-r");
+  ExpectError(Pith(grpo("third", "--budget-template no-place")), ErrorCode::kMalformed, "budget_template");
+  ExpectError(Pith(grpo("third", "--num-generations 3")), ErrorCode::kInvalidArgument, "num-generations");
+  ExpectError(Pith(grpo("third", "--max-completion-length 600")), ErrorCode::kInvalidArgument, "no prompt leaves room");
+}
+
 TEST_F(TrainCli, Errors) {
   ExpectError(Pith("train sft --dataset x --output-dir y"), ErrorCode::kInvalidArgument, "needs a model");
   ExpectError(Pith("train sft -m " + dir_ + "/nowhere --dataset x --output-dir y"), ErrorCode::kNotFound, "nowhere");
@@ -115,7 +154,8 @@ TEST_F(TrainCli, Errors) {
 
 TEST(TrainCli, TheEdgeBuildSaysWhatIsMissing) {
   ExpectError(Pith("train sft --dataset x"), ErrorCode::kUnsupported, "scripts/build.sh full");
-  ExpectError(Pith("train"), ErrorCode::kUnsupported, "built without training");
+  ExpectError(Pith("train grpo --dataset x"), ErrorCode::kUnsupported, "built without 'train grpo'");
+  ExpectError(Pith("train"), ErrorCode::kInvalidArgument, "subcommand");
 }
 
 #endif

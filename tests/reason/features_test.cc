@@ -137,6 +137,48 @@ TEST(FeaturesTest, VerifierStatesOfGivenResponses) {
   EXPECT_EQ(states[12], static_cast<float>(9 + verification));
 }
 
+TEST(FeaturesTest, SwitcherLabelsByGrading) {
+  Scripted scripted;
+  scripted.options.kind = FeatureKind::kSwitcher;
+  scripted.options.answer.parallel = 12;
+  auto rows = Rows(6);
+  for (auto& row : rows) row.label.reset();
+  rows[0].answer = "4";    // never said
+  rows[1].answer = "0.5";  // by two of three responses
+  rows[2].answer = "3";    // by one of three
+  rows[3].label = true;    // known: nothing is generated
+  rows[3].answer = "0.5";
+  const std::string dir = TempDir();
+  const auto report = scripted.Write(rows, dir);
+  ASSERT_TRUE(report.ok()) << report.error().message;
+  EXPECT_EQ(report->states, 6);
+  EXPECT_EQ(Floats(*OpenShard(dir, 0), "labels"), (std::vector<float>{1, 0, 1}));
+  EXPECT_EQ(Floats(*OpenShard(dir, 1), "labels")[0], 1.0F);
+  // The states are those of the prompts, as without responses.
+  Scripted plain;
+  plain.options.kind = FeatureKind::kSwitcher;
+  const std::string other = TempDir();
+  ASSERT_TRUE(plain.Write(Rows(6), other).ok());
+  EXPECT_EQ(Floats(*OpenShard(dir, 0), "states"), Floats(*OpenShard(other, 0), "states"));
+  // How they were generated is part of what the shard depends on.
+  scripted.options.answer.sampling.seed = 6;
+  EXPECT_EQ(scripted.Write(rows, dir).error().code, ErrorCode::kMismatch);
+}
+
+TEST(FeaturesTest, PromptsAndVerificationAreNoted) {
+  Scripted scripted;
+  scripted.options.kind = FeatureKind::kVerifier;
+  scripted.options.prompts = "boxed";
+  scripted.options.verification_prompt = "right?";
+  const std::string dir = TempDir();
+  ASSERT_TRUE(scripted.Write(Rows(1), dir).ok());
+  const std::string metadata = OpenShard(dir, 0)->metadata().at(kFeaturesMetadata);
+  EXPECT_NE(metadata.find("\"verification_prompt\":\"right?\""), std::string::npos) << metadata;
+  EXPECT_NE(metadata.find("\"prompts\":\"boxed\""), std::string::npos) << metadata;
+  scripted.options.prompts = "plain";
+  EXPECT_EQ(scripted.Write(Rows(1), dir).error().code, ErrorCode::kMismatch);
+}
+
 TEST(FeaturesTest, AKilledRunGoesOn) {
   for (const FeatureKind kind : {FeatureKind::kSwitcher, FeatureKind::kVerifier}) {
     Scripted scripted;
@@ -216,6 +258,31 @@ TEST(FeatureRowsTest, Fields) {
   EXPECT_FALSE(*(*rows)[2].responses[1].label);
 }
 
+TEST(FeatureRowsTest, FilesOfOneLabelAndOtherForms) {
+  const std::string path = WriteText(
+      "{\"instruction\":\"Sort them.\",\"instances\":[{\"input\":\"b a\",\"output\":\"a b\"}]}\n"
+      "{\"instruction\":\"Say hello.\",\"instances\":[{\"input\":\"\"}],\"id\":\"x\"}\n"
+      "{\"turns\":[\"first\",\"second\"]}\n"
+      "{\"prompt\":\"p\",\"label\":0}\n");
+  const auto rows = ReadFeatureRows(path, {.kind = FeatureKind::kSwitcher, .label = true, .id_prefix = "f/"});
+  ASSERT_TRUE(rows.ok()) << rows.error().message;
+  EXPECT_EQ((*rows)[0].problem, "Sort them.\n\nb a");
+  EXPECT_EQ((*rows)[0].id, "f/1");
+  EXPECT_EQ((*rows)[1].problem, "Say hello.");
+  EXPECT_EQ((*rows)[1].id, "f/x");
+  EXPECT_EQ((*rows)[2].problem, "first");
+  for (const auto& row : *rows) EXPECT_EQ(row.label, true);
+  const auto two = ReadFeatureRows(path, {.kind = FeatureKind::kSwitcher, .label = false, .limit = 2});
+  ASSERT_TRUE(two.ok());
+  ASSERT_EQ(two->size(), 2U);
+  EXPECT_EQ((*two)[1].problem, "first");
+  for (const char* bad : {R"({"turns":[]})", R"({"turns":"x"})", R"({"instruction":1})"}) {
+    EXPECT_EQ(ReadFeatureRows(WriteText(bad), {.kind = FeatureKind::kSwitcher, .label = true}).error().code,
+              ErrorCode::kMalformed)
+        << bad;
+  }
+}
+
 TEST(FeatureRowsTest, MalformedLinesAreNamed) {
   const std::tuple<const char*, FeatureKind, const char*> cases[] = {
       {"", FeatureKind::kSwitcher, "no questions"},
@@ -241,6 +308,10 @@ TEST(FeatureRowsTest, MalformedLinesAreNamed) {
     EXPECT_EQ(rows.error().code, ErrorCode::kMalformed);
     EXPECT_NE(rows.error().message.find(word), std::string::npos) << rows.error().message;
   }
+  const auto ungraded =
+      ReadFeatureRows(WriteText(R"({"problem":"p"})"), {.kind = FeatureKind::kSwitcher, .grade_labels = true});
+  ASSERT_FALSE(ungraded.ok());
+  EXPECT_NE(ungraded.error().message.find("answer"), std::string::npos);
   EXPECT_EQ(ReadFeatureRows("/no/such/file", {.kind = FeatureKind::kSwitcher}).error().code, ErrorCode::kNotFound);
 }
 
