@@ -1,0 +1,128 @@
+#!/usr/bin/env bash
+# A reasoning adapter, budget-forced, with switcher and verifier, for qwen2.5-coder-0.5b: recipes/qwen2.5-coder/make.sh
+#   --data DIR   public data sets (default: PITH_DATA)    --out DIR   where everything goes (default: build/qwen2.5-coder)
+#   --tiny       a hundredth of everything and a few steps, to see that the stages fit together
+#   --until NAME stop after a stage: data, distill, sft, unmasked, grpo, verifier, switcher, ship, evaluate
+# Run it again after a stop: finished stages are skipped, the stage under way goes on where it was.
+# Needs the program with training: scripts/setup.sh train && scripts/build.sh full, or PITH=.../pith. THREADS: of every stage.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../.." && pwd)
+
+tiny=false
+out=
+until=
+data=${PITH_DATA:-}
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --tiny) tiny=true ;;
+    --out) out=$2; shift ;;
+    --data) data=$2; shift ;;
+    --until) until=$2; shift ;;
+    *) sed -n '2,7s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+  esac
+  shift
+done
+if [ -z "$data" ]; then echo "qwen2.5-coder: --data or PITH_DATA must name the folder of data sets" >&2; exit 2; fi
+data=$(cd "$data" && pwd)
+if [ -z "$out" ]; then out=$root/build/qwen2.5-coder; if $tiny; then out+=-tiny; fi; fi
+pith=$(realpath "${PITH:-$root/bin/pith}")
+threads=${THREADS:-$(nproc)}
+student=${STUDENT:-qwen2.5-coder-0.5b}
+teacher=${TEACHER:-qwen2.5-coder-1.5b}
+mkdir -p "$out"
+cd "$out"
+
+pick() { if $tiny; then echo "$2"; else echo "$1"; fi; }
+# stage NAME FILE COMMAND...: skipped when FILE is there, which the command writes last.
+stage() {
+  local name=$1 file=$2
+  shift 2
+  if [ -e "$file" ]; then
+    echo "qwen2.5-coder: $name: done"
+  else
+    echo "qwen2.5-coder: $name"
+    local begin=$SECONDS
+    "$@"
+    if [ ! -e "$file" ]; then echo "qwen2.5-coder: $name did not write $out/$file" >&2; exit 1; fi
+    echo "$name $((SECONDS - begin))" >> seconds.txt
+  fi
+  if [ "$name" = "$until" ]; then exit 0; fi
+}
+
+prepare() {
+  rm -rf data.part
+  python3 "$here/prepare.py" "$data" data.part --scale "$(pick 1 0.005)"
+  mv data.part data
+}
+# The teacher samples with 8-bit activations: what is kept is graded anyway.
+distill() {
+  "$pith" distill -m "$teacher" --activations a8 --data data/distill.jsonl --samples 3 --keep 2 --style both --temp 0.7 \
+    --budget 400 --prompt boxed --row-prompt boxed,plain --threads "$threads" --out traces.part --work distill.run
+  mv traces.part traces.jsonl
+}
+# train_sft NAME EXTRA...
+train_sft() {
+  local name=$1
+  shift
+  "$pith" train sft -m "$student" --dataset traces.jsonl --eval-split 0.03 --max-length 1024 --lora-r 16 \
+    --per-device-train-batch-size 2 --gradient-accumulation-steps 4 --num-train-epochs 2 --learning-rate 2e-4 \
+    --max-steps "$(pick -1 3)" --eval-steps "$(pick 40 0)" --save-steps "$(pick 10 1)" --seed 1 --threads "$threads" --resume --output-dir "$name" "$@"
+  cp "$here/pith_reasoning.json" "$name/"
+}
+train_grpo() {
+  "$pith" train grpo -m "$student" --adapter sft --dataset data/grpo.jsonl --prompt boxed --budgets 100,200,300,400 \
+    --budget-window 0.25 --num-generations 8 --per-device-train-batch-size 16 --gradient-accumulation-steps "$(pick 4 1)" \
+    --max-completion-length "$(pick 520 60)" --max-steps "$(pick 100 2)" --learning-rate 5e-5 --beta 1e-3 --temperature 0.8 \
+    --save-steps "$(pick 5 1)" --seed 1 --threads "$threads" --resume --output-dir grpo
+  cp "$here/pith_reasoning.json" grpo/
+}
+train_verifier() {
+  "$pith" features -m "$student" --kind verifier --adapter grpo --reason on --input data/verifier.jsonl --prompt boxed --parallel 8 \
+    --temp 0.8 --budget 400 --threads "$threads" --out features-verifier
+  "$pith" train verifier --features features-verifier --seed 1 --out grpo
+}
+train_switcher() {
+  local prompt
+  for prompt in plain boxed; do
+    "$pith" features -m "$student" --kind switcher --direct data/direct.jsonl --reasoned data/reasoned.jsonl --prompt "$prompt" \
+      --threads "$threads" --out "features-switcher-$prompt"
+  done
+  "$pith" train switcher --features features-switcher-plain features-switcher-boxed --seed 1 --out grpo
+}
+ship() {
+  rm -rf ship.part
+  "$pith" export peft --adapter grpo -m "$student" --storage int8 --out ship.part
+  cp grpo/switcher.safetensors grpo/verifier.safetensors grpo/pith_reasoning.json ship.part/
+  mv ship.part ship
+}
+# evaluate NAME SUITE ARGUMENTS...
+evaluate() {
+  local name=$1 suite=$2
+  shift 2
+  if [ -e "eval/$name/report.html" ]; then return; fi
+  "$pith" eval "$suite" --data "$data" -m "$student" --threads "$threads" --out "eval/$name" "$@"
+}
+evaluate_all() {
+  local n
+  n=$(pick 300 2)
+  evaluate base gsm8k --limit "$n" --temp 0 --budget 100,200,300,400,640 --reason off
+  evaluate sft gsm8k --limit "$n" --temp 0 --budget 100,200,300,400,640 --adapter sft --reason on
+  evaluate unmasked gsm8k --limit "$n" --temp 0 --budget 640 --adapter unmasked --reason on
+  evaluate grpo gsm8k --limit "$n" --temp 0 --budget 100,200,300,400,640 --adapter ship --reason on
+  evaluate votes gsm8k --limit "$n" --temp 0.7 --top-p 1 --parallel 8 --budget 400 --adapter ship --reason on
+  evaluate base-math math500 --limit "$(pick 100 2)" --temp 0 --budget 640 --reason off
+  evaluate sft-math math500 --limit "$(pick 100 2)" --temp 0 --budget 640 --adapter sft --reason on
+  evaluate grpo-math math500 --limit "$(pick 100 2)" --temp 0 --budget 640 --adapter ship --reason on
+  touch eval/all
+}
+
+stage data data prepare
+stage distill traces.jsonl distill
+stage sft sft/pith_reasoning.json train_sft sft
+stage unmasked unmasked/pith_reasoning.json train_sft unmasked --no-mask-prompt-adapter
+stage grpo grpo/pith_reasoning.json train_grpo
+stage verifier grpo/verifier.safetensors train_verifier
+stage switcher grpo/switcher.safetensors train_switcher
+stage ship ship ship
+stage evaluate eval/all evaluate_all
