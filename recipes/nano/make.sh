@@ -90,15 +90,14 @@ train_switcher() {
   train_head switcher features-switcher
 }
 train_verifier() {
-  head -n "$(pick 1500 8)" data/verifier.jsonl > verifier-questions.jsonl
-  "$pith" features -m packed --kind verifier --adapter budget --reason on --input verifier-questions.jsonl --parallel 8 \
-    --temp 0.8 --budget "$(pick 240 60)" --out features-verifier --threads "$threads"
+  # What a model says after a few steps is never right: --tiny takes written responses.
+  local questions=verifier_given
+  if ! $tiny; then questions=verifier; fi
+  "$pith" features -m packed --kind verifier --adapter budget --reason on --input "data/$questions.jsonl" --parallel 8 \
+    --temp 0.8 --budget 240 --out features-verifier --threads "$threads"
   train_head verifier features-verifier
 }
-train_head() {
-  "$pith" train "$1" --features "$2" --seed "$seed" --output-dir "$1.safetensors.part"
-  mv "$1.safetensors.part" "$1.safetensors"
-}
+train_head() { "$pith" train "$1" --features "$2" --seed "$seed" --output-dir heads; }
 # evaluate NAME SUITE ARGUMENTS...
 evaluate() {
   local name=$1 suite=$2
@@ -113,8 +112,8 @@ stage base base/model.safetensors train_base
 stage pack packed/config.json pack_base
 stage verbose verbose/pith_reasoning.json train_verbose
 stage budget budget/pith_reasoning.json train_budget
-stage switcher switcher.safetensors train_switcher
-stage verifier verifier.safetensors train_verifier
+stage switcher heads/switcher.safetensors train_switcher
+stage verifier heads/verifier.safetensors train_verifier
 
 caps=$(pick 60,100,160,240,640 60)
 stage "evaluation: base" eval/base-numbers/summary.json evaluate base-numbers eval_numbers --reason off --temp 0 --budget 64
@@ -127,8 +126,8 @@ for adapter in verbose budget; do
   done
 done
 stage "evaluation: votes" eval/votes/summary.json evaluate votes eval_numbers --adapter budget \
-  --verifier verifier.safetensors --reason on --parallel 8 --temp 0.7 --top-p 1 --budget "$(pick 160 60)"
+  --verifier heads/verifier.safetensors --reason on --parallel 8 --temp 0.7 --top-p 1 --budget "$(pick 160 60)"
 stage "evaluation: switcher" eval/mix/summary.json evaluate mix eval_mix --adapter budget \
-  --switcher switcher.safetensors --reason both --temp 0 --budget "$(pick 240 60)"
+  --switcher heads/switcher.safetensors --reason both --temp 0 --budget "$(pick 240 60)"
 python3 "$here/table.py" eval > eval/table.md
 echo "nano: $out/eval/table.md"

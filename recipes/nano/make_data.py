@@ -7,6 +7,7 @@ Usage: make_data.py --out DIR [--seed N] [--scale X]
   grpo.jsonl           problem and answer, for the budget
   switcher.jsonl       problems (label 1) and everyday requests (label 0)
   verifier.jsonl       problem and answer, whose sampled responses train the verifier
+  verifier_given.jsonl the same with written responses, right and wrong ones
   eval_*.jsonl         id, problem, answer: held-out numbers, held-out stories, easy requests, a mix
 """
 
@@ -119,6 +120,15 @@ def problem_rows(rng, count, prefix, **options):
     return rows
 
 
+def given_row(rng, row_id):
+    problem = problems.make_problem(rng)
+    responses = []
+    for shown in (problem, problems.break_derivation(rng, problem)):
+        responses.append({"text": thoughts(problems.concise(shown), shown.answer),
+                          "label": shown.answer == problem.answer})
+    return {"id": row_id, "problem": problem.text, "answer": str(problem.answer), "responses": responses}
+
+
 def easy_rows(rng, count, prefix, held_out):
     """Not all different: there are fewer requests than that."""
     rows, seen = [], set()
@@ -158,6 +168,7 @@ def main():
     write("reason_eval", lambda rng: (reason_row(rng) for _ in range(size(200))))
     write("grpo", lambda rng: problem_rows(rng, size(4000), "grpo"))
     write("verifier", lambda rng: problem_rows(rng, size(1500), "verifier"))
+    write("verifier_given", lambda rng: [given_row(rng, f"given-{i}") for i in range(size(1000))])
     write("switcher", lambda rng: [{"id": row["id"], "problem": row["problem"], "label": label}
                                    for label, rows in ((1, problem_rows(rng, size(400), "hard")),
                                                        (0, easy_rows(rng, size(400), "easy", False))) for row in rows])

@@ -170,5 +170,26 @@ TEST(NanoRecipe, TokenizerRoundTripsAndSplitsDigits) {
   EXPECT_GT(bytes, 3 * tokens / 2);
 }
 
+#ifdef PITH_TRAIN
+// Every stage, a few steps of each; a second run finds everything done.
+TEST(NanoRecipe, TinyGoesEndToEnd) {
+  const std::string dir = testing::TempDir();
+  const std::string command = std::string("PITH=") + PITH_BINARY + " THREADS=2 " + kRecipe + "make.sh --tiny --out " +
+                              dir + " > " + dir + "/log 2>&1";
+  ASSERT_EQ(Shell(command), 0) << testing::ReadFile(dir + "/log");
+  for (const char* file : {"base/model.safetensors", "packed/config.json", "verbose/adapter_model.safetensors",
+                           "budget/adapter_model.safetensors", "heads/switcher.safetensors",
+                           "heads/verifier.safetensors", "eval/votes/summary.json", "eval/mix/report.html"}) {
+    EXPECT_TRUE(std::filesystem::exists(dir + "/" + file)) << file;
+  }
+  const std::string table = testing::ReadFile(dir + "/eval/table.md");
+  EXPECT_NE(table.find("| budget-stories | on |"), std::string::npos) << table;
+  ASSERT_EQ(Shell(command), 0);
+  const std::string log = testing::ReadFile(dir + "/log");
+  EXPECT_NE(log.find("nano: base: done"), std::string::npos) << log;
+  EXPECT_NE(log.find("nano: evaluation: switcher: done"), std::string::npos) << log;
+}
+#endif
+
 }  // namespace
 }  // namespace pith
