@@ -97,7 +97,12 @@ Status RunGrpo(const Cli& cli, GrpoFlags& flags) {
   PITH_ASSIGN(grpo.loss.type, train::ParseGrpoLossType(flags.loss_type));
   PITH_ASSIGN(grpo.scale_rewards, train::ParseScaleRewards(flags.scale_rewards));
   if (flags.Given("--epsilon-high")) grpo.loss.epsilon_high = flags.epsilon_high;
-  if (grpo.budgets.empty()) return Error{ErrorCode::kInvalidArgument, "--budgets is empty"};
+  const int64_t largest = *std::max_element(grpo.budgets.begin(), grpo.budgets.end());
+  if (!flags.Given("--max-completion-length")) {
+    // Beyond the widest window nothing more can be lost.
+    grpo.loss.max_completion_length =
+        static_cast<int64_t>((1.0 + grpo.window.half_width) * static_cast<double>(largest)) + 1;
+  }
   PITH_ASSIGN(const SuiteFields fields, ParseSuiteFields(flags.fields));
   PITH_ASSIGN(const PromptFormat format, LoadPromptFormat(flags.prompt));
   PITH_ASSIGN(const Suite suite, LoadSuite("train", flags.dataset, fields));
@@ -184,9 +189,9 @@ void AddAlgorithmOptions(CLI::App* app, GrpoFlags& flags) {
   app->add_option("--num-generations", grpo.num_generations, "Responses to each prompt")
       ->check(CLI::Range(2, 256))
       ->capture_default_str();
-  app->add_option("--max-completion-length", grpo.loss.max_completion_length, "Most tokens of a response")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
+  app->add_option("--max-completion-length", grpo.loss.max_completion_length,
+                  "Most tokens of a response (default: up to the end of the widest budget window)")
+      ->check(CLI::Range(1, 1 << 20));
   app->add_option("--temperature", grpo.temperature, "Of the rollouts")->capture_default_str();
   app->add_option("--beta", grpo.loss.beta, "Weight of the KL term to the start adapter; 0 = none")
       ->capture_default_str();

@@ -120,6 +120,9 @@ void AddTrainModelOptions(CLI::App* app, TrainFlags& flags) {
     start->type_name("DIR");
     SetCompletion(start, {CompletionHint::Kind::kFile, {}});
     AddLoraOptions(app, flags);
+    for (const char* name : {"--lora-r", "--lora-alpha", "--use-rslora", "--target-modules"}) {
+      start->excludes(app->get_option(name));
+    }
     return;
   }
   CLI::Option* full =
