@@ -10,6 +10,7 @@ void AddTrainCommand(Cli& cli) {
   AddTrainGrpoCommand(cli, app);
   AddTrainSwitcherCommand(cli, app);
   AddTrainVerifierCommand(cli, app);
+  AddTrainReportCommand(cli, app);
 }
 
 }  // namespace pith

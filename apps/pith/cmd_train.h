@@ -11,5 +11,6 @@ void AddTrainSftCommand(Cli& cli, CLI::App* parent);
 void AddTrainGrpoCommand(Cli& cli, CLI::App* parent);
 void AddTrainSwitcherCommand(Cli& cli, CLI::App* parent);
 void AddTrainVerifierCommand(Cli& cli, CLI::App* parent);
+void AddTrainReportCommand(Cli& cli, CLI::App* parent);
 
 }  // namespace pith

@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "base/json.h"
+#include "eval/html_page.h"
 #include "eval/settings.h"
 
 namespace pith {
@@ -84,38 +85,6 @@ OrderedJson RowsJson(const EvalRecord& record) {
 
 }  // namespace
 
-std::string ScriptSafeJson(std::string_view json) {
-  std::string safe;
-  safe.reserve(json.size());
-  for (size_t i = 0; i < json.size(); ++i) {
-    // "<" occurs inside strings only, where \u003c means the same; U+2028 and U+2029 likewise.
-    if (json[i] == '<') {
-      safe += "\\u003c";
-    } else if (json.substr(i, 3) == "\xE2\x80\xA8" || json.substr(i, 3) == "\xE2\x80\xA9") {
-      safe += json[i + 2] == '\xA8' ? "\\u2028" : "\\u2029";
-      i += 2;
-    } else {
-      safe += json[i];
-    }
-  }
-  return safe;
-}
-
-std::string HtmlText(std::string_view text) {
-  std::string html;
-  for (const char c : text) {
-    switch (c) {
-      case '&': html += "&amp;"; break;
-      case '<': html += "&lt;"; break;
-      case '>': html += "&gt;"; break;
-      case '"': html += "&quot;"; break;
-      case '\'': html += "&#39;"; break;
-      default: html += c;
-    }
-  }
-  return html;
-}
-
 Result<std::string> RenderReport(const EvalRecord& record, const std::string& summary_json) {
   PITH_ASSIGN(const Json summary, ParseJson(summary_json, "summary.json"));
   OrderedJson problems = OrderedJson::array();
@@ -129,27 +98,8 @@ Result<std::string> RenderReport(const EvalRecord& record, const std::string& su
     const Json& name = summary["settings"]["suite"]["name"];
     if (name.is_string()) title += ": " + name.get<std::string>();
   }
-  title = HtmlText(title);
-
-  std::string html;
-  html += "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n";
-  // Nothing is loaded from anywhere, whatever the embedded texts say.
-  html +=
-      "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
-      "script-src 'unsafe-inline'; img-src data:\">\n";
-  html += "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n";
-  html += "<title>" + title + "</title>\n<style>\n";
-  html += ReportStyle();
-  html += "</style>\n</head>\n<body>\n<h1>" + title + "</h1>\n";
-  html += "<noscript>The numbers are also in summary.json; charts and the table need JavaScript.</noscript>\n";
-  html += "<main id=\"report\"></main>\n<script>\n";
-  html += ReportChartLibrary();
-  html += "\n</script>\n<script type=\"application/json\" id=\"data\">\n";
-  html += ScriptSafeJson(json);
-  html += "\n</script>\n<script>\n";
-  html += ReportScript();
-  html += "</script>\n</body>\n</html>\n";
-  return html;
+  return HtmlPage(title, "The numbers are also in summary.json; charts and the table need JavaScript.", json,
+                  ReportScript());
 }
 
 Result<std::string> WriteReport(const EvalFolder& folder, const std::vector<double>& thresholds) {

@@ -19,14 +19,7 @@ Result<std::string> RenderReport(const EvalRecord& record, const std::string& su
 // Writes summary.json and report.html into the folder; returns the summary.
 Result<std::string> WriteReport(const EvalFolder& folder, const std::vector<double>& thresholds);
 
-// JSON text that can stand inside a script element: no "<" is left in it, and no line separator of JavaScript.
-std::string ScriptSafeJson(std::string_view json);
-// Text for an HTML element or an attribute in quotes.
-std::string HtmlText(std::string_view text);
-
-// The embedded files.
-std::string_view ReportChartLibrary();
+// The embedded script that draws it.
 std::string_view ReportScript();
-std::string_view ReportStyle();
 
 }  // namespace pith

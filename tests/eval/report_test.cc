@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "base/json.h"
+#include "eval/html_page.h"
 #include "eval/settings.h"
 #include "support/data.h"
 
