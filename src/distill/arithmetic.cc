@@ -35,6 +35,22 @@ class Scanner {
     while (at_ < text_.size()) {
       if (IsDigit(text_, at_)) return Number();
       if (Skip()) continue;
+      if (const size_t command = Fraction()) {
+        at_ += command;
+        in_numerator_ = true;
+        continue;
+      }
+      if (in_numerator_ && text_.substr(at_).starts_with("}{")) {
+        at_ += 2;
+        in_numerator_ = false;
+        in_denominator_ = true;
+        return Token{.kind = Token::kOperator, .sign = '/', .spelling = {}, .value = 0};
+      }
+      if (in_denominator_ && text_[at_] == '}') {
+        ++at_;
+        in_denominator_ = false;
+        continue;
+      }
       for (const auto& [spelling, sign] : kSigns) {
         if (!text_.substr(at_).starts_with(spelling)) continue;
         at_ += spelling.size();
@@ -60,8 +76,32 @@ class Scanner {
                                                                                 {"=", '='},
                                                                                 {"&=", '='}}};
 
-  // White space and what money and formulas are wrapped in.
+  // The length of "\\frac{" at a fraction of two numbers, else 0. Such a fraction is read as a division.
+  size_t Fraction() const {
+    const std::string_view rest = text_.substr(at_);
+    for (const std::string_view command : {"\\frac{", "\\dfrac{", "\\tfrac{"}) {
+      if (!rest.starts_with(command)) continue;
+      size_t end = command.size();
+      const auto number = [&] {
+        const size_t begin = end;
+        while (IsDigit(rest, end) || (end < rest.size() && (rest[end] == '.' || rest[end] == ','))) ++end;
+        return end > begin && IsDigit(rest, begin) && IsDigit(rest, end - 1);
+      };
+      if (!number() || !rest.substr(end).starts_with("}{")) return 0;
+      end += 2;
+      return number() && end < rest.size() && rest[end] == '}' ? command.size() : 0;
+    }
+    return 0;
+  }
+
+  // White space, what money and formulas are wrapped in, and units in formulas.
   bool Skip() {
+    if (text_.substr(at_).starts_with("\\text{")) {
+      const size_t end = text_.find_first_of("{}", at_ + 6);
+      if (end == std::string_view::npos || text_[end] == '{') return false;
+      at_ = end + 1;
+      return true;
+    }
     for (const std::string_view skipped : {" ", "$", "\\$", "\\(", "\\)", "\\[", "\\]", "\\,", "\\!"}) {
       if (!text_.substr(at_).starts_with(skipped)) continue;
       at_ += skipped.size();
@@ -97,6 +137,8 @@ class Scanner {
 
   std::string_view text_;
   size_t at_ = 0;
+  bool in_numerator_ = false;
+  bool in_denominator_ = false;
 };
 
 // The value of numbers and operators in turn, by the usual precedence.

@@ -44,8 +44,13 @@ bool FitsInBox(std::string_view answer) {
   return ClosingBrace(boxed, 0) == answer.size();
 }
 
-bool HasTags(std::string_view text) {
-  return text.find(kThinkOpenTag) != std::string_view::npos || text.find(kThinkCloseTag) != std::string_view::npos;
+// Text that cannot be thoughts: tags would end them, and a block of code is written for an interpreter, of which there
+// is none; its "output" is made up.
+bool IsUnfit(std::string_view text) {
+  for (const std::string_view part : {kThinkOpenTag, kThinkCloseTag, std::string_view("```")}) {
+    if (text.find(part) != std::string_view::npos) return true;
+  }
+  return false;
 }
 
 // A derivation, or one with an empty text where the response is not fit.
@@ -56,7 +61,7 @@ Derivation DerivationOf(const Generation& generation) {
   }
   const std::string& source = Trimmed(generation.reasoning).empty() ? generation.text : generation.reasoning;
   const std::string_view answer = Trimmed(generation.answer->text);
-  if (HasTags(source) || HasTags(answer) || !FitsInBox(answer)) return derivation;
+  if (IsUnfit(source) || IsUnfit(answer) || !FitsInBox(answer)) return derivation;
   const std::string open = WithoutBoxes(source);
   derivation.text = Trimmed(open);
   derivation.answer = answer;

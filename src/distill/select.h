@@ -29,7 +29,7 @@ struct SampleCounts {
   int64_t samples = 0;
   int64_t right = 0;       // by the grader
   int64_t no_answer = 0;   // of the others; errors too
-  int64_t unfit = 0;       // right, but cut, forced to answer, or with think tags or unclosed braces in it
+  int64_t unfit = 0;       // right, but cut, forced to answer, or with think tags, code or unclosed braces in it
   int64_t duplicates = 0;  // right, but as another one
   int64_t surplus = 0;     // right, but more than `keep`
   int64_t kept = 0;

@@ -15,12 +15,34 @@ TEST(ArithmeticTest, TrueEquationsAreFound) {
   EXPECT_EQ(TrueEquations("2 + 3 * 4 - 10 \\div 5 = 12"), (Equations{"2 + 3 * 4 - 10 / 5 = 12"}));
   EXPECT_EQ(TrueEquations("0.10 * 30 = 3.00"), (Equations{"0.1 * 30 = 3"}));
   EXPECT_EQ(TrueEquations("2 + 3 = 5 + 1 = 6"), (Equations{"5 + 1 = 6"}));
+  EXPECT_EQ(TrueEquations("\\[ \\frac{48}{2} = 24 \\] and 12 \\times \\dfrac{5}{6} = 10"),
+            (Equations{"48 / 2 = 24", "12 * 5 / 6 = 10"}));
+  EXPECT_EQ(TrueEquations("3 \\text{ pages} \\times 2 \\text{ letters} = 6 \\text{ pages}"), (Equations{"3 * 2 = 6"}));
 }
 
 TEST(ArithmeticTest, OthersAreLeftOut) {
-  for (const char* text : {"2 + 2 = 5", "x + 3 = 5", "3 apples + 2 = 5", "(2 + 3) * 4 = 20", "2^3 + 1 = 9", "= 4",
-                           "4 =", "7 = 7", "1 / 0 = 5", "3 - 5 = -2", "+ 2 = 2", "2 + + 2 = 4", "2 3 = 6", "",
-                           "1/2 + 1/2 = 2/2", "12345678901234567890 + 1 = 12345678901234567890"}) {
+  for (const char* text : {"2 + 2 = 5",
+                           "x + 3 = 5",
+                           "3 apples + 2 = 5",
+                           "(2 + 3) * 4 = 20",
+                           "2^3 + 1 = 9",
+                           "= 4",
+                           "4 =",
+                           "7 = 7",
+                           "1 / 0 = 5",
+                           "3 - 5 = -2",
+                           "+ 2 = 2",
+                           "2 + + 2 = 4",
+                           "2 3 = 6",
+                           "",
+                           "1/2 + 1/2 = 2/2",
+                           "\\frac{x}{2} = 2",
+                           "\\frac{4}{2",
+                           "\\frac{4}{2}{3} = 2",
+                           "10 / \\frac{1}{2} = 20",
+
+                           "\\frac{4} = 4",
+                           "12345678901234567890 + 1 = 12345678901234567890"}) {
     EXPECT_EQ(TrueEquations(text), Equations{}) << text;
   }
   std::string many;

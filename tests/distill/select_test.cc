@@ -69,7 +69,7 @@ TEST(SelectTest, AmongDistinctOnesDifferentWordsCount) {
 }
 
 TEST(SelectTest, WhatIsUnfitIsNotKept) {
-  std::vector<Generation> streams(9, Sample("p", "fine: 1 + 1 = 2", "2", true, 10));
+  std::vector<Generation> streams(10, Sample("p", "fine: 1 + 1 = 2", "2", true, 10));
   streams[1].truncated = true;
   streams[2].forced = true;
   streams[3].finish = FinishReason::kLength;
@@ -79,6 +79,7 @@ TEST(SelectTest, WhatIsUnfitIsNotKept) {
   streams[7].text = " \n";
   streams[8].answer.reset();
   streams[8].verdict = Verdict::kNoAnswer;
+  streams[9].text = "```python\nprint(1 + 1)\n```\n2";
   Generation failed;
   failed.error = Error{ErrorCode::kContextOverflow, "too long"};
   streams.push_back(failed);
@@ -89,9 +90,9 @@ TEST(SelectTest, WhatIsUnfitIsNotKept) {
   const Derivations selected = SelectDerivations(streams, 8, &counts);
   EXPECT_EQ(Texts(selected.right), (std::vector<std::string>{"fine: 1 + 1 = 2"}));
   EXPECT_TRUE(selected.wrong.empty());
-  EXPECT_EQ(counts.unfit, 7);
+  EXPECT_EQ(counts.unfit, 8);
   EXPECT_EQ(counts.no_answer, 2);
-  EXPECT_EQ(counts.samples, 11);
+  EXPECT_EQ(counts.samples, 12);
 }
 
 TEST(SelectTest, ThoughtsAreTheDerivationWhereThereAreSome) {
