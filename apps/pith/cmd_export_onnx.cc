@@ -1,4 +1,5 @@
 // pith export onnx: a model as static ONNX graphs.
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -6,9 +7,12 @@
 
 #include "base/progress.h"
 #include "command.h"
+#include "deploy/onnx_encodings.h"
 #include "deploy/onnx_export.h"
+#include "engine/calibrate.h"
 #include "export_options.h"
 #include "json_output.h"
+#include "model/tokenizer_file.h"
 #include "pull/model_cache.h"
 
 namespace pith {
@@ -26,6 +30,9 @@ struct OnnxCommandOptions {
   int64_t parts = 1;
   std::string target = "generic";
   bool lora_inputs = false;
+  std::string encodings;
+  std::string calibration;
+  int64_t calibration_tokens = 256;
 };
 
 OrderedJson ReportJson(const OnnxExportReport& report) {
@@ -38,6 +45,27 @@ OrderedJson ReportJson(const OnnxExportReport& report) {
                      {"graph_bytes", part.graph_bytes}});
   }
   return {{"path", report.path}, {"bytes", report.total_bytes()}, {"parts", parts}};
+}
+
+// Measures ranges and writes the encodings beside the graphs.
+Result<EncodingReport> Encode(const OnnxCommandOptions& command, const Checkpoint& checkpoint,
+                              const OnnxExportReport& exported, const OnnxExportOptions& options) {
+  EncodingOptions encoding;
+  PITH_ASSIGN(encoding.version, ParseEncodingVersion(command.encodings));
+  std::string text(CalibrationText());
+  if (!command.calibration.empty()) {
+    PITH_ASSIGN(const auto file, MappedFile::Open(command.calibration));
+    text.assign(reinterpret_cast<const char*>(file->bytes().data()), file->size());
+  }
+  PITH_ASSIGN(const auto tokenizer, CheckpointTokenizer(checkpoint));
+  PITH_ASSIGN(encoding.tokens, tokenizer->Encode(text, {}));
+  encoding.tokens.resize(std::min(encoding.tokens.size(), static_cast<size_t>(command.calibration_tokens)));
+  std::optional<ProgressBar> bar;
+  encoding.on_tokens = [&bar](int64_t done, int64_t total) {
+    if (!bar) bar.emplace("measuring", static_cast<uint64_t>(total), ProgressUnit::kItems);
+    bar->Update(static_cast<uint64_t>(done));
+  };
+  return AddEncodings(checkpoint, exported, options, encoding);
 }
 
 void PrintReport(const OnnxExportReport& report) {
@@ -73,11 +101,22 @@ Status RunOnnx(const Cli& cli, const OnnxCommandOptions& command) {
   };
   PITH_ASSIGN(const OnnxExportReport report, ExportOnnx(*checkpoint, command.out, options));
   bar.reset();
-  if (cli.json()) {
-    PrintJson(ReportJson(report));
-  } else {
-    PrintReport(report);
+  OrderedJson json = ReportJson(report);
+  if (!cli.json()) PrintReport(report);
+  if (!command.encodings.empty()) {
+    PITH_ASSIGN(const EncodingReport encodings, Encode(command, *checkpoint, report, options));
+    json["encodings"] = {{"version", command.encodings},
+                         {"parameters", encodings.parameters},
+                         {"activations", encodings.activations},
+                         {"requantized", encodings.requantized},
+                         {"files", encodings.files}};
+    if (!cli.json()) {
+      std::printf("encodings %s: %lld parameters (%lld quantized again), %lld activations\n", command.encodings.c_str(),
+                  static_cast<long long>(encodings.parameters), static_cast<long long>(encodings.requantized),
+                  static_cast<long long>(encodings.activations));
+    }
   }
+  if (cli.json()) PrintJson(json);
   return {};
 }
 
@@ -124,6 +163,13 @@ void AddExportOnnxCommand(Cli& cli, CLI::App* parent) {
                   "qnn: linears as 1x1 convolutions, attention head by head");
   app->add_flag("--lora-inputs", options->lora_inputs,
                 "The adapter's factors are inputs of the graphs (with their values as defaults)");
+  AddChoiceOption(app, "--encodings", options->encodings, {"0.6.1", "1.0.0", "2.0.0"},
+                  "Write quantization encodings of this version, for Qualcomm's converter");
+  AddExportPath(app, "--calibration", options->calibration, "Text to measure activations on (default: a built-in page)",
+                "FILE");
+  app->add_option("--calibration-tokens", options->calibration_tokens, "Tokens of it (256)")
+      ->check(CLI::Range(int64_t{2}, int64_t{1} << 20).description(""))
+      ->type_name("N");
   cli.OnRun(app, [&cli, options] { return RunOnnx(cli, *options); });
 }
 

@@ -10,6 +10,7 @@ namespace pith {
 namespace {
 
 constexpr int64_t kBlock = 32;
+constexpr float kMaxF16 = 65504.0F;
 
 void StoreF16(float value, std::byte* out) {
   const uint16_t half = F32ToF16(value);
@@ -92,6 +93,12 @@ bool GgufRowEncoder::Encode(int64_t row, std::byte* out, Loss* loss) const {
     codes.scales.resize(cols / kBlock);
     codes.minimums.resize(format.zero == ZeroForm::kMinimum ? cols / kBlock : 0);
     const QuantizedRow view{codes.codes.data(), codes.scales.data(), nullptr, codes.minimums.data()};
+    // Scales and minimums are half floats.
+    const float steps = static_cast<float>((1 << (format.bits - 1)) - 1);
+    const float limit = format.zero == ZeroForm::kMinimum ? kMaxF16 : kMaxF16 * steps;
+    for (const float value : values) {
+      if (std::fabs(value) > limit) return false;
+    }
     const QuantMethod method = format.bits == 4 ? QuantMethod::kBest : QuantMethod::kMinMax;
     QuantizeRow({format, method, 2.0}, values.data(), matrix_.cols(), nullptr, view);
     EncodeBlocks(codes, kBlock, out);

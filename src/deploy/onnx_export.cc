@@ -117,8 +117,8 @@ class Exporter {
     for (const int64_t tokens : options_.tokens) {
       graph.tokens = tokens;
       const std::string file = GraphName(part, tokens, options_.context) + ".onnx";
-      PITH_ASSIGN(const uint64_t bytes,
-                  WriteOnnx(BuildDecoderGraph(config_, part, graph, weights.places), (folder_ / file).string()));
+      report.built.push_back(BuildDecoderGraph(config_, part, graph, weights.places));
+      PITH_ASSIGN(const uint64_t bytes, WriteOnnx(report.built.back(), (folder_ / file).string()));
       report.graphs.push_back(file);
       report.graph_bytes += bytes;
     }

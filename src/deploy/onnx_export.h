@@ -26,7 +26,7 @@ struct OnnxExportOptions {
   const AdapterFile* adapter = nullptr;
   const SwitcherHead* switcher = nullptr;
   const VerifierHead* verifier = nullptr;
-  std::function<void(uint64_t done, uint64_t total)> on_progress;  // bytes of weights
+  std::function<void(uint64_t done, uint64_t total)> on_progress = {};  // bytes of weights
 };
 
 struct OnnxPartReport {
@@ -35,6 +35,7 @@ struct OnnxPartReport {
   uint64_t base_bytes = 0;
   uint64_t adapter_bytes = 0;
   uint64_t graph_bytes = 0;
+  std::vector<OnnxGraph> built;  // the graphs themselves
 };
 
 struct OnnxExportReport {

@@ -1,0 +1,335 @@
+#include "deploy/onnx_encodings.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <set>
+
+#include "base/json.h"
+#include "deploy/graph_evaluator.h"
+#include "deploy/graph_host.h"
+#include "deploy/matrix_reader.h"
+
+namespace pith {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr int kActivationBits = 16;
+constexpr int kCacheBits = 8;
+constexpr float kMaskFloor = -50.0F;
+
+bool IsCache(const std::string& name) { return name.starts_with("past_key_") || name.starts_with("past_value_"); }
+
+// Values that must have one encoding: what only moves numbers, what is joined, and the two ends of the cache.
+class Ties {
+ public:
+  explicit Ties(const OnnxGraph& graph) {
+    std::set<std::string> constants;
+    for (const OnnxConstant& constant : graph.constants) constants.insert(constant.value.name);
+    static const std::set<std::string> kMoves = {"Reshape", "Transpose", "Slice", "Identity", "Concat"};
+    for (const OnnxNode& node : graph.nodes) {
+      if (!kMoves.contains(node.op)) continue;
+      for (const std::string& input : node.inputs) {
+        if (!constants.contains(input)) Join(input, node.outputs.front());
+      }
+    }
+    for (const OnnxValue& input : graph.inputs) {
+      if (IsCache(input.name)) Join(input.name, input.name.substr(0, input.name.size() - 2) + "out");
+    }
+    if (graph.values.contains("switcher_state_in")) Join("switcher_state_in", "switcher_state_out");
+  }
+
+  std::string Root(const std::string& name) {
+    std::string root = name;
+    while (parent_.contains(root) && parent_[root] != root) root = parent_[root];
+    return parent_[name] = root;
+  }
+
+ private:
+  void Join(const std::string& a, const std::string& b) {
+    const std::string x = Root(a), y = Root(b);
+    parent_[x] = y;
+  }
+  std::map<std::string, std::string> parent_;
+};
+
+// Ranges of inputs that no node computes.
+void AddInputRanges(const OnnxGraph& graph, ValueRanges* ranges) {
+  for (const OnnxValue& input : graph.inputs) {
+    if (input.name == "attention_mask") (*ranges)[input.name] = {kMaskFloor, 0};
+    if (input.name == "position_ids_cos" || input.name == "position_ids_sin") (*ranges)[input.name] = {-1, 1};
+    if (input.name == "lora_alpha" || input.name == "switcher_weights" || input.name == "switcher_blend") {
+      (*ranges)[input.name] = {0, 1};
+    }
+  }
+}
+
+TensorEncoding OneScale(std::span<const float> values, int bits) {
+  const auto [low, high] = std::minmax_element(values.begin(), values.end());
+  TensorEncoding encoding = EncodeRange(*low, *high, bits, true);
+  encoding.parameter = true;
+  return encoding;
+}
+
+class Encoder {
+ public:
+  Encoder(const Checkpoint& checkpoint, const OnnxExportReport& exported, const OnnxExportOptions& export_options,
+          const EncodingOptions& options)
+      : checkpoint_(checkpoint), exported_(exported), export_options_(export_options), options_(options) {}
+
+  Result<EncodingReport> Run() {
+    PITH_RETURN_IF_ERROR(Measure());
+    for (const OnnxPartReport& part : exported_.parts) {
+      for (size_t i = 0; i < part.built.size(); ++i) PITH_RETURN_IF_ERROR(WriteGraph(part.built[i], part.graphs[i]));
+    }
+    PITH_RETURN_IF_ERROR(UpdateManifest());
+    report_.parameters = static_cast<int64_t>(parameters_.size());
+    report_.activations = static_cast<int64_t>(activation_names_.size());
+    return std::move(report_);
+  }
+
+ private:
+  // Runs the graphs for the most new tokens over the calibration text.
+  Status Measure() {
+    const auto most = std::max_element(export_options_.tokens.begin(), export_options_.tokens.end());
+    const auto index = static_cast<size_t>(most - export_options_.tokens.begin());
+    std::vector<std::unique_ptr<GraphEvaluator>> evaluators;
+    std::vector<const GraphEvaluator*> parts;
+    bool switcher = false;
+    for (const OnnxPartReport& part : exported_.parts) {
+      PITH_ASSIGN(auto evaluator, GraphEvaluator::Create(part.built[index], exported_.path));
+      switcher = switcher || part.built[index].values.contains("switcher_weights");
+      parts.push_back(evaluator.get());
+      evaluators.push_back(std::move(evaluator));
+    }
+    const ModelConfig& config = checkpoint_.config();
+    GraphHost host(config, parts, *most, export_options_.context, kMaskFloor);
+    const int64_t room = export_options_.context - *most;
+    const auto total = std::min(static_cast<int64_t>(options_.tokens.size()), room);
+    if (total < 1) return Error{ErrorCode::kInvalidArgument, "the calibration text has no tokens"};
+    const auto see = [this](const std::string& name, std::span<const float> values) {
+      const auto [low, high] = std::minmax_element(values.begin(), values.end());
+      const auto [range, added] = ranges_.try_emplace(name, ValueRange{*low, *high});
+      range->second = {std::min(range->second.lowest, *low), std::max(range->second.highest, *high)};
+    };
+    const bool adapter = export_options_.adapter != nullptr;
+    const int64_t half = adapter ? total / 2 : total;
+    for (int64_t begin = 0; begin < total;) {
+      const int64_t limit = begin < half ? half : total;
+      const int64_t end = std::min(begin + *most, limit);
+      const auto ids = std::span(options_.tokens).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+      std::map<std::string, GraphArray> extra;
+      if (switcher) {
+        std::vector<float> weights(static_cast<size_t>(*most), 1.0F / static_cast<float>(*most));
+        extra["switcher_weights"] = GraphArray::Of({1, *most}, std::move(weights));
+        extra["switcher_blend"] = GraphArray::Of({1}, {1.0F});
+        extra["switcher_state_in"] =
+            GraphArray::Of({1, config.hidden}, std::vector<float>(static_cast<size_t>(config.hidden)));
+      }
+      PITH_RETURN_IF_ERROR(host.Feed(ids, begin < half ? 0.0F : 1.0F, extra, see));
+      begin = end;
+      if (options_.on_tokens) options_.on_tokens(begin, total);
+    }
+    return {};
+  }
+
+  // Integers of a linear or of the embedding as they are packed, or quantized here.
+  Result<TensorEncoding> MatrixEncoding(const std::string& module, int64_t rows, int64_t cols, int64_t begin,
+                                        int64_t count) {
+    PITH_ASSIGN(const MatrixReader reader, MatrixReader::Open(checkpoint_, module, rows, cols));
+    TensorEncoding encoding;
+    encoding.parameter = true;
+    encoding.symmetric = true;
+    const bool packed = reader.format() && reader.format()->zero == ZeroForm::kSymmetric;
+    const bool wide = module == "lm_head" || module == "model.embed_tokens";
+    encoding.bits = packed ? reader.format()->bits : wide ? options_.head_bits : options_.linear_bits;
+    encoding.offset = -(1 << (encoding.bits - 1));
+    if (packed) encoding.block = reader.format()->group;
+    bool again = reader.format().has_value() && !packed;
+    CodeRow row;
+    std::vector<float> values(static_cast<size_t>(cols));
+    for (int64_t r = begin; r < begin + count; ++r) {
+      bool exact = packed;
+      if (packed) {
+        reader.ReadCodes(r, &row);
+        const auto group = static_cast<size_t>(encoding.block == 0 ? cols : encoding.block);
+        for (size_t g = 0; g < row.scales.size() && exact; ++g) {
+          // A negative scale reads as a positive one with the integers turned around, unless one is the lowest.
+          const auto codes = std::span(row.codes).subspan(g * group, group);
+          exact = row.scales[g] > 0 || std::find(codes.begin(), codes.end(), 0) == codes.end();
+          row.scales[g] = std::max(std::fabs(row.scales[g]), std::numeric_limits<float>::min());
+        }
+      }
+      if (!exact) {
+        if (packed) again = true;
+        reader.ReadRow(r, values.data());
+        row.codes.resize(values.size());
+        row.scales.resize(packed ? row.scales.size() : 1);
+        const QuantFormat format{encoding.bits, encoding.block, ZeroForm::kSymmetric, DType::kF32};
+        QuantizeRow({format, QuantMethod::kLp, 2.0}, values.data(), cols, nullptr,
+                    {row.codes.data(), row.scales.data(), nullptr, nullptr});
+        for (float& scale : row.scales) scale = std::max(std::fabs(scale), std::numeric_limits<float>::min());
+      }
+      encoding.scales.insert(encoding.scales.end(), row.scales.begin(), row.scales.end());
+    }
+    report_.requantized += again ? 1 : 0;
+    return encoding;
+  }
+
+  // A constant of a graph; nothing for those that stay as they are (biases, shapes, scalars).
+  Status AddParameter(const OnnxConstant& constant, Encodings* encodings) {
+    const std::string& name = constant.value.name;
+    if (constant.file.empty() || name.ends_with(".bias")) return {};
+    if (const auto known = parameters_.find(name); known != parameters_.end()) {
+      (*encodings)[name] = known->second;
+      return {};
+    }
+    std::string stored = name;
+    int64_t begin = 0;
+    if (const size_t at = name.rfind(".rows"); at != std::string::npos) {
+      begin = std::stoll(name.substr(at + 5));
+      stored = name.substr(0, at);
+    }
+    if (stored.ends_with(".bias")) return {};
+    const std::vector<int64_t>& shape = constant.value.shape;
+    const bool matrix = shape.size() >= 2 && stored.ends_with(".weight") && !stored.starts_with("switcher.") &&
+                        !stored.starts_with("verifier.");
+    TensorEncoding encoding;
+    if (matrix) {
+      const std::string module = stored.substr(0, stored.size() - 7);
+      PITH_ASSIGN(const int64_t rows, RowsOf(module));
+      PITH_ASSIGN(encoding, MatrixEncoding(module, rows, shape[1], begin, shape[0]));
+    } else {
+      // Norms and heads: 16 bits. Factors of the adapter: 8 bits per row.
+      PITH_ASSIGN(const auto file, MappedFile::Open((fs::path(exported_.path) / constant.file).string()));
+      const std::span values(reinterpret_cast<const float*>(file->bytes().data() + constant.offset),
+                             static_cast<size_t>(constant.value.elements()));
+      if (stored.ends_with(".lora_A") || stored.ends_with(".lora_B")) {
+        const auto cols = static_cast<size_t>(shape[1]);
+        for (size_t r = 0; r < static_cast<size_t>(shape[0]); ++r) {
+          const TensorEncoding row = OneScale(values.subspan(r * cols, cols), 8);
+          encoding.scales.push_back(row.scales[0]);
+          encoding.offset = row.offset;
+        }
+        encoding.parameter = encoding.symmetric = true;
+        encoding.bits = 8;
+      } else {
+        encoding = OneScale(values, kActivationBits);
+      }
+    }
+    parameters_[name] = encoding;
+    (*encodings)[name] = encoding;
+    return {};
+  }
+
+  Result<int64_t> RowsOf(const std::string& module) const {
+    const ModelConfig& config = checkpoint_.config();
+    if (module == "lm_head" || module == "model.embed_tokens") return config.vocab;
+    for (const LinearKind kind : {LinearKind::kQ, LinearKind::kK, LinearKind::kV, LinearKind::kO, LinearKind::kGate,
+                                  LinearKind::kUp, LinearKind::kDown}) {
+      if (module.ends_with(std::string(".") + LinearKindName(kind))) return ShapeOf(config, kind).out;
+    }
+    return Error{ErrorCode::kInternal, "'" + module + "' is no matrix of the model"};
+  }
+
+  Status WriteGraph(const OnnxGraph& graph, const std::string& file) {
+    ValueRanges ranges = ranges_;
+    AddInputRanges(graph, &ranges);
+    PITH_ASSIGN(Encodings encodings, ActivationEncodings(graph, ranges));
+    for (const auto& [name, encoding] : encodings) activation_names_.insert(name);
+    for (const OnnxConstant& constant : graph.constants) PITH_RETURN_IF_ERROR(AddParameter(constant, &encodings));
+    PITH_ASSIGN(const std::string text, WriteEncodings(encodings, options_.version));
+    std::map<std::string, GraphTensor> tensors;
+    for (const auto& [name, value] : graph.values) tensors[name] = {value.shape, false};
+    for (const OnnxConstant& constant : graph.constants) tensors[constant.value.name].constant = true;
+    const std::string name = fs::path(file).stem().string() + ".encodings";
+    PITH_RETURN_IF_ERROR(ValidateEncodings(text, "'" + name + "'", &tensors));
+    std::ofstream out(fs::path(exported_.path) / name, std::ios::binary);
+    out << text;
+    out.close();
+    if (!out) return Error{ErrorCode::kIo, "cannot write '" + (fs::path(exported_.path) / name).string() + "'"};
+    report_.files.push_back(name);
+    return {};
+  }
+
+  Status UpdateManifest() const {
+    const fs::path path = fs::path(exported_.path) / kExportManifest;
+    PITH_ASSIGN(const Json read, ReadJsonFile(path.string()));
+    OrderedJson json = read;
+    json["encodings"] = {{"version", EncodingVersionName(options_.version)},
+                         {"activation_bits", kActivationBits},
+                         {"kv_bits", kCacheBits},
+                         {"mask_floor", kMaskFloor},
+                         {"files", report_.files}};
+    std::ofstream file(path, std::ios::binary);
+    file << json.dump(2) << "\n";
+    file.close();
+    return file ? Status() : Status(Error{ErrorCode::kIo, "cannot write '" + path.string() + "'"});
+  }
+
+  const Checkpoint& checkpoint_;
+  const OnnxExportReport& exported_;
+  const OnnxExportOptions& export_options_;
+  const EncodingOptions& options_;
+  ValueRanges ranges_;
+  Encodings parameters_;
+  std::set<std::string> activation_names_;
+  EncodingReport report_;
+};
+
+}  // namespace
+
+Result<Encodings> ActivationEncodings(const OnnxGraph& graph, const ValueRanges& ranges) {
+  Ties ties(graph);
+  std::set<std::string> constants, fixed;
+  for (const OnnxConstant& constant : graph.constants) constants.insert(constant.value.name);
+  // Values of constants alone are folded by the converter.
+  for (const OnnxNode& node : graph.nodes) {
+    const bool folds = std::all_of(node.inputs.begin(), node.inputs.end(), [&](const std::string& input) {
+      return constants.contains(input) || fixed.contains(input);
+    });
+    if (folds) fixed.insert(node.outputs.front());
+  }
+  struct Group {
+    ValueRange range;
+    bool cache = false;
+    bool seen = false;
+  };
+  std::map<std::string, Group> groups;
+  std::set<std::string> softmax;
+  for (const OnnxNode& node : graph.nodes) {
+    if (node.op == "Softmax") softmax.insert(node.outputs.front());
+  }
+  std::vector<std::string> names;
+  for (const auto& [name, value] : graph.values) {
+    if (value.type != OnnxType::kFloat || constants.contains(name) || fixed.contains(name)) continue;
+    names.push_back(name);
+    Group& group = groups[ties.Root(name)];
+    group.cache = group.cache || IsCache(name);
+    const auto found = ranges.find(name);
+    if (found == ranges.end() && !softmax.contains(name)) continue;
+    const ValueRange range = softmax.contains(name) ? ValueRange{0, 1} : found->second;
+    group.range.lowest = std::min(group.range.lowest, range.lowest);
+    group.range.highest = std::max(group.range.highest, range.highest);
+    group.seen = true;
+  }
+  Encodings encodings;
+  for (const std::string& name : names) {
+    const Group& group = groups[ties.Root(name)];
+    if (!group.seen) return Error{ErrorCode::kInternal, "no range of '" + name + "' was measured"};
+    encodings[name] =
+        EncodeRange(group.range.lowest, group.range.highest, group.cache ? kCacheBits : kActivationBits, group.cache);
+  }
+  return encodings;
+}
+
+Result<EncodingReport> AddEncodings(const Checkpoint& checkpoint, const OnnxExportReport& exported,
+                                    const OnnxExportOptions& export_options, const EncodingOptions& options) {
+  return Encoder(checkpoint, exported, export_options, options).Run();
+}
+
+}  // namespace pith
