@@ -26,7 +26,7 @@ using train::GrpoProgress;
 using train::GrpoResult;
 
 // Put at the end of a question where neither the option nor the start adapter says anything else.
-constexpr const char* kDefaultBudgetTemplate = "\n\nUse at most {budget} tokens.";
+constexpr const char* kDefaultBudgetTemplate = "\n\nAnswer within {budget} tokens in total.";
 
 std::atomic<bool> interrupted{false};
 
@@ -144,6 +144,7 @@ Status RunGrpo(const Cli& cli, GrpoFlags& flags) {
   PITH_ASSIGN(const GrpoResult result, train::TrainGrpo(*loaded.model, *text_model, texts, problems, grpo, *comm,
                                                         on_step, &interrupted, grader));
   bar.reset();
+  if (comm->rank() == 0) WriteReport(grpo.output_dir);
   if (cli.json()) {
     PrintJson(OrderedJson{{"output_dir", grpo.output_dir},
                           {"steps", result.steps},

@@ -118,6 +118,7 @@ Status RunSft(const Cli& cli, SftFlags& flags) {
   PITH_ASSIGN(const SftResult result,
               train::TrainSft(*loaded.model, data.samples, eval, sft, *comm, on_step, &interrupted));
   bar.reset();
+  if (comm->rank() == 0) WriteReport(sft.output_dir);
   if (!loaded.model->is_lora()) {
     CopyTokenizer(loaded.checkpoint != nullptr ? loaded.checkpoint->path()
                                                : std::filesystem::path(flags.model.tokenizer).parent_path().string(),

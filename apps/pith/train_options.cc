@@ -10,6 +10,7 @@
 #include "base/mapped_file.h"
 #include "base/progress.h"
 #include "engine/calibrate.h"
+#include "eval/training_report.h"
 #include "model/pack_cache.h"
 #include "model/tokenizer_file.h"
 #include "pull/model_cache.h"
@@ -213,6 +214,12 @@ Result<LoadedForTraining> LoadForTraining(const TrainFlags& flags) {
   PITH_ASSIGN(loaded.model, train::TrainModel::Load(loaded.checkpoint, options));
   if (!flags.init_adapter.empty()) PITH_RETURN_IF_ERROR(loaded.model->LoadAdapter(flags.init_adapter));
   return loaded;
+}
+
+void WriteReport(const std::string& output_dir) {
+  if (const auto report = WriteTrainingReport(output_dir); !report.ok()) {
+    std::fprintf(stderr, "pith: warning: no report of the run: %s\n", report.error().message.c_str());
+  }
 }
 
 }  // namespace pith

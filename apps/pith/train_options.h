@@ -57,4 +57,7 @@ struct LoadedForTraining {
 // the recipe that `pith ask` uses: what is trained is what runs. Warns on standard error about a slow BLAS.
 Result<LoadedForTraining> LoadForTraining(const TrainFlags& flags);
 
+// report.html of a run that has ended; what goes wrong with it is a warning on standard error.
+void WriteReport(const std::string& output_dir);
+
 }  // namespace pith
