@@ -85,6 +85,7 @@ void AddBenchCommand(Cli& cli);
 void AddChatCommand(Cli& cli);
 void AddDistillCommand(Cli& cli);
 void AddEvalCommand(Cli& cli);
+void AddExportCommand(Cli& cli);
 void AddFeaturesCommand(Cli& cli);
 void AddPplCommand(Cli& cli);
 void AddPackCommand(Cli& cli);
@@ -93,6 +94,7 @@ void AddGradeCommand(Cli& cli);
 void AddInspectCommand(Cli& cli);
 void AddTokenizeCommand(Cli& cli);
 void AddTrainCommand(Cli& cli);
+void AddVerifyExportCommand(Cli& cli);
 void AddCompletionCommand(Cli& cli);
 
 }  // namespace pith

@@ -12,6 +12,8 @@ int main(int argc, char** argv) {
   pith::AddInspectCommand(cli);
   pith::AddPackCommand(cli);
   pith::AddPullCommand(cli);
+  pith::AddExportCommand(cli);
+  pith::AddVerifyExportCommand(cli);
   pith::AddTokenizeCommand(cli);
   pith::AddFeaturesCommand(cli);
   pith::AddDistillCommand(cli);
