@@ -2,7 +2,7 @@
 # Builds the nano model from a seed and nothing else: recipes/nano/make.sh [--tiny] [--out DIR] [--seed N].
 #   --tiny   a few steps of every stage, to see that they fit together (minutes); the model is of no use
 #   --out    where everything goes (default: build/nano, with --tiny build/nano-tiny)
-#   --seed   of the data and of every training
+#   --seed   of the data (default: 1); the trainings have pith's default seed
 # Run it again after a stop: finished stages are skipped, the stage under way goes on from its last checkpoint.
 # Needs the program with training: scripts/setup.sh train && scripts/build.sh full, or PITH=.../pith.
 # THREADS: threads of every stage (default: all cores).
@@ -48,7 +48,7 @@ stage() {
   fi
   echo "$name $((SECONDS - begin))" >> seconds.txt
 }
-train() { "$pith" train "$@" --seed "$seed" --threads "$threads"; }
+train() { "$pith" train "$@" --threads "$threads"; }
 
 make_data() {
   python3 "$here/make_data.py" --out data.part --seed "$seed" --scale "$(pick 1 0.01)"
@@ -64,7 +64,7 @@ make_tokenizer() {
 train_base() {
   train sft --full-parameters --from-config tokenizer/config.json --tokenizer tokenizer/tokenizer.json \
     --template chatml --dataset data/base.jsonl --eval-dataset data/base_eval.jsonl --max-length 768 \
-    --per-device-train-batch-size 4 --gradient-accumulation-steps 1 --max-steps "$(pick 6000 12)" \
+    --per-device-train-batch-size 4 --gradient-accumulation-steps 1 --max-steps "$(pick 3000 12)" \
     --learning-rate 2e-3 --warmup-ratio 0.04 --adam-beta2 0.98 --weight-decay 0.05 --logging-steps "$(pick 20 4)" \
     --eval-steps "$(pick 500 0)" --save-steps "$(pick 100 6)" --resume --output-dir base
 }
@@ -97,7 +97,7 @@ train_verifier() {
     --temp 0.8 --budget 240 --out features-verifier --threads "$threads"
   train_head verifier features-verifier
 }
-train_head() { "$pith" train "$1" --features "$2" --seed "$seed" --output-dir heads; }
+train_head() { "$pith" train "$1" --features "$2" --output-dir heads; }
 # evaluate NAME SUITE ARGUMENTS...
 evaluate() {
   local name=$1 suite=$2
