@@ -154,10 +154,10 @@ void GemvTileGroups(const QuantMatrix& w, const QuantActivations& x, int64_t til
 // which a thread reads in the time that memory takes to answer.
 HWY_INLINE int64_t Ahead(int64_t tile_bytes) { return (1 + 8192 / tile_bytes) * tile_bytes; }
 
-// The most common case of GemvTileGroups, kept tight: 4-bit weights in groups of one block against 16-bit activations.
+// The most common case of GemvTileGroups, kept tight: 4-bit weights in groups of one block.
 // The digit sums of a block fit 16 bits (8 products of 15 * 128 a lane), so that pairs of rows are packed together and
 // one multiply-add both halves their number and joins the digits.
-template <bool kMinimum>
+template <bool kMinimum, int kPlanes>
 void GemvTileBlocks(const QuantMatrix& w, const QuantActivations& x, int64_t tile, float* HWY_RESTRICT out) {
   const uint8_t* rows = w.TileData(tile);
   const int64_t stride = w.row_bytes();
@@ -166,6 +166,8 @@ void GemvTileBlocks(const QuantMatrix& w, const QuantActivations& x, int64_t til
   const int32_t* block_sums = x.BlockSums(0);
   const uint16_t* scales = w.TileScalesF16(tile);
   const uint16_t* mins = kMinimum ? w.TileMinsF16(tile) : nullptr;
+  constexpr bool kFactor = kPlanes == 1;  // 8-bit activations: a scale per block
+  const float* factors = kFactor ? x.BlockScales(0) : nullptr;
   const __m512i ones = _mm512_set1_epi16(1);
   const __m512i k256 = _mm512_set1_epi16(256);
   const VU8 mask = hn::Set(du8, uint8_t{15});
@@ -173,7 +175,7 @@ void GemvTileBlocks(const QuantMatrix& w, const QuantActivations& x, int64_t til
   VF32 acc = hn::Zero(df32);
   const uint8_t* ahead = rows + Ahead(kTileRows * stride);
   for (int64_t block = 0; block < blocks; block += kUnits) {
-    const ChunkInputs in = LoadChunk<false, 2>(lines, block);
+    const ChunkInputs in = LoadChunk<false, kPlanes>(lines, block);
     const uint8_t* chunk = rows + block * 16;
     VI32 parts[kUnits];
     HWY_UNROLL(4)
@@ -186,13 +188,15 @@ void GemvTileBlocks(const QuantMatrix& w, const QuantActivations& x, int64_t til
         const VU8 packed = hn::LoadU(du8, chunk + (q * 4 + i) * stride);
         const VU8 even = hn::And(packed, mask);
         const VU8 odd = hn::And(hn::BitCast(du8, hn::ShiftRight<4>(hn::BitCast(du16, packed))), mask);
-        high[i] = DotStep(DotStep(DotZero(), even, in.high_even), odd, in.high_odd);
+        if constexpr (kPlanes == 2) high[i] = DotStep(DotStep(DotZero(), even, in.high_even), odd, in.high_odd);
         low[i] = DotStep(DotStep(DotZero(), even, in.low_even), odd, in.low_odd);
       }
       const auto pair = [&](int a, int b) HWY_ATTR {
-        const __m512i halves =
-            _mm512_dpwssd_epi32(_mm512_setzero_si512(), _mm512_packs_epi32(low[a].raw, low[b].raw), ones);
-        return VI32{_mm512_dpwssd_epi32(halves, _mm512_packs_epi32(high[a].raw, high[b].raw), k256)};
+        VI32 halves{_mm512_dpwssd_epi32(_mm512_setzero_si512(), _mm512_packs_epi32(low[a].raw, low[b].raw), ones)};
+        if constexpr (kPlanes == 2) {
+          halves.raw = _mm512_dpwssd_epi32(halves.raw, _mm512_packs_epi32(high[a].raw, high[b].raw), k256);
+        }
+        return halves;
       };
       const VF32 first = hn::BitCast(df32, pair(0, 1));
       const VF32 second = hn::BitCast(df32, pair(2, 3));
@@ -214,13 +218,18 @@ void GemvTileBlocks(const QuantMatrix& w, const QuantActivations& x, int64_t til
       const int64_t at = (block + j) * kTileRows;
       VI32 exact = parts[j];
       if constexpr (!kMinimum) exact = hn::Sub(exact, hn::Set(di32, 8 * sum));
-      acc = hn::MulAdd(hn::ConvertTo(df32, exact), LoadScales(scales, nullptr, at), acc);
+      const VF32 factor = hn::Set(df32, kFactor ? factors[block + j] : 1.0F);
+      VF32 scale = LoadScales(scales, nullptr, at);
+      if constexpr (kFactor) scale = hn::Mul(scale, factor);
+      acc = hn::MulAdd(hn::ConvertTo(df32, exact), scale, acc);
       if constexpr (kMinimum) {
-        acc = hn::MulAdd(hn::Set(df32, static_cast<float>(sum)), LoadScales(mins, nullptr, at), acc);
+        VF32 min = LoadScales(mins, nullptr, at);
+        if constexpr (kFactor) min = hn::Mul(min, factor);
+        acc = hn::MulAdd(hn::Set(df32, static_cast<float>(sum)), min, acc);
       }
     }
   }
-  hn::StoreU(hn::Mul(acc, hn::Set(df32, x.TokenScale(0))), df32, out);
+  hn::StoreU(kFactor ? acc : hn::Mul(acc, hn::Set(df32, x.TokenScale(0))), df32, out);
 }
 #endif
 
@@ -284,8 +293,9 @@ void GemvTiles(const QuantProduct& product, int64_t begin, int64_t end) {
     if (w.per_channel()) {
       GemvTileChannel<kW8, kPlanes>(w, x, tile, rows);
 #if HWY_TARGET == HWY_AVX3_DL
-    } else if (!kW8 && kPlanes == 2 && w.group() == kBlock && !w.f32_scales() && w.zero() != ZeroKind::kZeroPoint) {
-      w.zero() == ZeroKind::kMin ? GemvTileBlocks<true>(w, x, tile, rows) : GemvTileBlocks<false>(w, x, tile, rows);
+    } else if (!kW8 && w.group() == kBlock && !w.f32_scales() && w.zero() != ZeroKind::kZeroPoint) {
+      w.zero() == ZeroKind::kMin ? GemvTileBlocks<true, kPlanes>(w, x, tile, rows)
+                                 : GemvTileBlocks<false, kPlanes>(w, x, tile, rows);
 #endif
     } else {
       GemvTileGroups<kW8, kPlanes>(w, x, tile, rows);
