@@ -61,18 +61,24 @@ make_tokenizer() {
   rm -rf tokenizer
   mv tokenizer.part tokenizer
 }
+# The base in two trainings: at a high rate first, then with the rate falling to nothing, which is when sums become exact.
+base_options=(--dataset data/base.jsonl --eval-dataset data/base_eval.jsonl --max-length 768
+  --per-device-train-batch-size 4 --gradient-accumulation-steps 1 --adam-beta2 0.98 --weight-decay 0.05
+  --logging-steps "$(pick 20 4)" --eval-steps "$(pick 500 0)" --save-steps "$(pick 100 6)" --resume)
 train_base() {
   train sft --full-parameters --from-config tokenizer/config.json --tokenizer tokenizer/tokenizer.json \
-    --template chatml --dataset data/base.jsonl --eval-dataset data/base_eval.jsonl --max-length 768 \
-    --per-device-train-batch-size 4 --gradient-accumulation-steps 1 --max-steps "$(pick 3000 12)" \
-    --learning-rate 2e-3 --warmup-ratio 0.04 --adam-beta2 0.98 --weight-decay 0.05 --logging-steps "$(pick 20 4)" \
-    --eval-steps "$(pick 500 0)" --save-steps "$(pick 100 6)" --resume --output-dir base
+    --template chatml "${base_options[@]}" --max-steps "$(pick 1400 12)" --learning-rate 1.7e-3 \
+    --lr-scheduler-type constant_with_warmup --warmup-steps "$(pick 120 2)" --output-dir base-1
+}
+finish_base() {
+  train sft --full-parameters -m base-1 "${base_options[@]}" --max-steps "$(pick 700 6)" --seed 43 \
+    --learning-rate 1.4e-3 --lr-scheduler-type linear --warmup-ratio 0.03 --output-dir base
 }
 pack_base() { "$pith" pack base packed --recipe w4g32,head=w8g32,embed=w8g32,kv=8 --threads "$threads"; }
 train_verbose() {
   train sft -m packed --dataset data/reason.jsonl --eval-dataset data/reason_eval.jsonl --max-length 768 \
-    --per-device-train-batch-size 4 --gradient-accumulation-steps 1 --max-steps "$(pick 1200 8)" \
-    --learning-rate 2e-3 --lora-r 16 --logging-steps "$(pick 20 4)" --eval-steps "$(pick 400 0)" \
+    --per-device-train-batch-size 4 --gradient-accumulation-steps 1 --max-steps "$(pick 500 8)" \
+    --learning-rate 2e-3 --lora-r 16 --logging-steps "$(pick 20 4)" --eval-steps "$(pick 250 0)" \
     --save-steps "$(pick 100 4)" --resume --output-dir verbose
   cp "$here/pith_reasoning.json" verbose/
 }
@@ -108,7 +114,8 @@ evaluate() {
 
 stage data data make_data
 stage tokenizer tokenizer make_tokenizer
-stage base base/model.safetensors train_base
+stage "base, first part" base-1/model.safetensors train_base
+stage "base, second part" base/model.safetensors finish_base
 stage pack packed/config.json pack_base
 stage verbose verbose/pith_reasoning.json train_verbose
 stage budget budget/pith_reasoning.json train_budget

@@ -167,7 +167,7 @@ def main():
     write("reason", lambda rng: (reason_row(rng) for _ in range(size(16000))))
     write("reason_eval", lambda rng: (reason_row(rng) for _ in range(size(200))))
     write("grpo", lambda rng: problem_rows(rng, size(4000), "grpo"))
-    write("verifier", lambda rng: problem_rows(rng, size(1500), "verifier"))
+    write("verifier", lambda rng: problem_rows(rng, size(600), "verifier"))
     write("verifier_given", lambda rng: [given_row(rng, f"given-{i}") for i in range(size(1000))])
     write("switcher", lambda rng: [{"id": row["id"], "problem": row["problem"], "label": label}
                                    for label, rows in ((1, problem_rows(rng, size(400), "hard")),
