@@ -4,6 +4,8 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
+#include <map>
 #include <memory>
 #include <optional>
 
@@ -11,6 +13,7 @@
 #include "cmd_train.h"
 #include "command.h"
 #include "json_output.h"
+#include "model/hf_export.h"
 #include "train/comm.h"
 #include "train/dataset.h"
 #include "train/sft.h"
@@ -45,27 +48,70 @@ OrderedJson ReportJson(const DatasetReport& report) {
           {"no_labels", report.no_labels}, {"tokens", report.tokens},   {"labels", report.labels}};
 }
 
-// Takes every n-th sample in a shuffled order away for evaluation.
-void Split(double share, uint64_t seed, Dataset* data, std::vector<train::Sample>* eval) {
-  const auto order = train::EpochOrder(static_cast<int64_t>(data->samples.size()), ~seed, 0);
-  const auto count = static_cast<size_t>(std::lround(share * static_cast<double>(order.size())));
-  std::vector<uint8_t> chosen(order.size(), 0);
-  for (size_t i = 0; i < count; ++i) chosen[static_cast<size_t>(order[i])] = 1;
+// Takes a share of the samples away for evaluation: whole prompts, in a shuffled order, so that no other answer to a
+// prompt is trained on. kInvalidArgument when nothing is left for one of the two.
+Status Split(double share, uint64_t seed, Dataset* data, std::vector<train::Sample>* eval) {
+  const auto samples = static_cast<int64_t>(data->samples.size());
+  const auto prompt_of = [&](size_t i) {
+    const train::Sample& sample = data->samples[i];
+    // A plain text has no prompt: it is its own.
+    const auto length = sample.response > 0 ? sample.response : static_cast<int64_t>(sample.tokens.size());
+    return std::vector<int32_t>(sample.tokens.begin(), sample.tokens.begin() + length);
+  };
+  std::map<std::vector<int32_t>, std::vector<size_t>> by_prompt;
+  for (size_t i = 0; i < data->samples.size(); ++i) by_prompt[prompt_of(i)].push_back(i);
+  const auto wanted = static_cast<size_t>(std::lround(share * static_cast<double>(samples)));
+  std::vector<uint8_t> chosen(data->samples.size(), 0);
+  size_t count = 0;
+  for (const int64_t i : train::EpochOrder(samples, ~seed, 0)) {
+    if (count >= wanted) break;
+    if (chosen[static_cast<size_t>(i)] != 0) continue;
+    for (const size_t same : by_prompt[prompt_of(static_cast<size_t>(i))]) {
+      chosen[same] = 1;
+      ++count;
+    }
+  }
   std::vector<train::Sample> rest;
   for (size_t i = 0; i < chosen.size(); ++i) {
     (chosen[i] != 0 ? *eval : rest).push_back(std::move(data->samples[i]));
   }
   data->samples = std::move(rest);
+  if (!eval->empty() && !data->samples.empty()) return {};
+  return Error{ErrorCode::kInvalidArgument, "--eval-split " + std::to_string(share) + " of " + std::to_string(samples) +
+                                                " samples leaves nothing to " +
+                                                (eval->empty() ? "evaluate" : "train on")};
 }
 
 // A whole model needs its tokenizer beside it.
-void CopyTokenizer(const std::string& from, const std::string& to) {
-  for (const char* name :
-       {"tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja"}) {
+Status WriteTokenizer(const LoadedForTraining& loaded, const std::string& tokenizer_file, const std::string& out) {
+  namespace fs = std::filesystem;
+  const auto write = [&](const char* name, const std::string& text) -> Status {
+    std::ofstream file(fs::path(out) / name, std::ios::binary);
+    file << text;
+    file.close();
+    return file ? Status() : Status(Error{ErrorCode::kIo, "cannot write '" + out + "/" + name + "'"});
+  };
+  const auto copy = [&](const fs::path& from, const char* name, bool needed) -> Status {
     std::error_code error;
-    std::filesystem::copy_file(from + "/" + name, to + "/" + name, std::filesystem::copy_options::overwrite_existing,
-                               error);
+    if (!needed && !fs::exists(from, error)) return {};
+    fs::copy_file(from, fs::path(out) / name, fs::copy_options::overwrite_existing, error);
+    if (!error) return {};
+    return Error{ErrorCode::kIo, "cannot copy '" + from.string() + "' to '" + out + "': " + error.message()};
+  };
+  if (loaded.checkpoint != nullptr && loaded.checkpoint->gguf() != nullptr) {
+    const ModelConfig& config = loaded.checkpoint->config();
+    PITH_ASSIGN(const HfTokenizerFiles files, HfTokenizerOfGguf(*loaded.checkpoint->gguf(), config.max_position));
+    PITH_RETURN_IF_ERROR(write("tokenizer.json", files.tokenizer));
+    PITH_RETURN_IF_ERROR(write("tokenizer_config.json", files.tokenizer_config));
+    return write("generation_config.json", HfGenerationConfigText(config));
   }
+  const fs::path tokenizer =
+      loaded.checkpoint != nullptr ? fs::path(loaded.checkpoint->path()) / "tokenizer.json" : fs::path(tokenizer_file);
+  PITH_RETURN_IF_ERROR(copy(tokenizer, "tokenizer.json", true));
+  for (const char* name : {"tokenizer_config.json", "generation_config.json", "chat_template.jinja"}) {
+    PITH_RETURN_IF_ERROR(copy(tokenizer.parent_path() / name, name, false));
+  }
+  return {};
 }
 
 Status RunSft(const Cli& cli, SftFlags& flags) {
@@ -77,6 +123,12 @@ Status RunSft(const Cli& cli, SftFlags& flags) {
   PITH_ASSIGN(auto comm, train::CommFromEnvironment());
   PITH_ASSIGN(LoadedForTraining loaded, LoadForTraining(flags.model));
   sft.base_model = loaded.base_model;
+  if (flags.all_turns && loaded.model->is_lora() && sft.mask_prompt_adapter) {
+    return Error{
+        ErrorCode::kInvalidArgument,
+        "--all-turns: under the mask earlier answers belong to the prompt, so only the last one is learned; it "
+        "goes with --no-mask-prompt-adapter or --full-parameters"};
+  }
 
   train::DatasetOptions data_options;
   data_options.max_length = sft.max_length;
@@ -89,7 +141,7 @@ Status RunSft(const Cli& cli, SftFlags& flags) {
     PITH_ASSIGN(Dataset read, train::ReadDataset(flags.eval_dataset, *loaded.tokenizer, data_options));
     eval = std::move(read.samples);
   } else if (flags.eval_split > 0) {
-    Split(flags.eval_split, sft.seed, &data, &eval);
+    PITH_RETURN_IF_ERROR(Split(flags.eval_split, sft.seed, &data, &eval));
   }
   const DatasetReport& report = data.report;
   if (!cli.json()) {
@@ -119,10 +171,8 @@ Status RunSft(const Cli& cli, SftFlags& flags) {
               train::TrainSft(*loaded.model, data.samples, eval, sft, *comm, on_step, &interrupted));
   bar.reset();
   if (comm->rank() == 0) WriteReport(sft.output_dir);
-  if (!loaded.model->is_lora()) {
-    CopyTokenizer(loaded.checkpoint != nullptr ? loaded.checkpoint->path()
-                                               : std::filesystem::path(flags.model.tokenizer).parent_path().string(),
-                  sft.output_dir);
+  if (!loaded.model->is_lora() && comm->rank() == 0) {
+    PITH_RETURN_IF_ERROR(WriteTokenizer(loaded, flags.model.tokenizer, sft.output_dir));
   }
   OrderedJson json = {
       {"output_dir", sft.output_dir},

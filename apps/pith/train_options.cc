@@ -107,7 +107,7 @@ Result<train::LoraOptions> LoraOptionsOf(const std::string& dir, const ModelConf
 }  // namespace
 
 void AddTrainModelOptions(CLI::App* app, TrainFlags& flags) {
-  AddModelOption(app, flags.model);
+  CLI::Option* model = AddModelOption(app, flags.model);
   AddChoiceOption(app, "--base", flags.base, {"auto", "packed", "dequantized", "f32"},
                   "How the frozen weights are held: packed, as they run (auto, where the widths allow it); those in "
                   "float32; or the model's own in float32");
@@ -145,6 +145,12 @@ void AddTrainModelOptions(CLI::App* app, TrainFlags& flags) {
   app->add_option("--lora-dropout", flags.lora_dropout, "Dropout on the adapter's inputs")
       ->check(CLI::Range(0.0, 0.99))
       ->capture_default_str();
+  // What a new model or a whole one has no use for is refused, not ignored.
+  config->excludes(model)->excludes(init);
+  for (const char* name : {"--lora-r", "--lora-alpha", "--lora-dropout", "--use-rslora", "--target-modules"}) {
+    config->excludes(app->get_option(name));
+    full->excludes(app->get_option(name));
+  }
 }
 
 void AddAdamWOptions(CLI::App* app, train::AdamWOptions& options) {

@@ -98,16 +98,21 @@ class Trainer {
     std::error_code error;
     std::filesystem::create_directories(options_.output_dir, error);
     if (error) return Error{ErrorCode::kIo, "cannot create '" + options_.output_dir + "': " + error.message()};
-    if (options_.resume) PITH_RETURN_IF_ERROR(Resume());
+    PITH_RETURN_IF_ERROR(options_.resume ? Resume() : RefuseUsedFolder(options_.output_dir));
     PITH_RETURN_IF_ERROR(OpenLogs());
     const Stopwatch watch;
     const int64_t first_step = step_;
     while (step_ < schedule_.total_steps) {
       const auto progress = Step(cancel);
       if (!progress.ok()) {
-        if (progress.error().code != ErrorCode::kCancelled) return progress.error();
-        PITH_RETURN_IF_ERROR(Save());
-        return Stopped();
+        if (progress.error().code == ErrorCode::kCancelled) {
+          PITH_RETURN_IF_ERROR(Save());
+          return Stopped();
+        }
+        // What was done before a step that failed is not lost, where that step has changed nothing and no other rank is
+        // waiting elsewhere.
+        if (comm_.size() == 1 && options_.num_iterations == 1 && step_ > first_step) (void)Save();
+        return progress.error();
       }
       if (step_ == first_step + 1) result_.first_reward = progress->reward;
       result_.last_reward = progress->reward;
@@ -243,6 +248,7 @@ class Trainer {
     text.Add("warmup_steps", o.warmup_steps);
     text.AddOptimizer(o.adamw, o.max_grad_norm);
     text.Add("seed", o.seed);
+    text.Add("kv", static_cast<int64_t>(text_model_.engine().options().kv));
     text.AddModel(model_);
     return text.text();
   }

@@ -31,7 +31,8 @@ Rollout MakeRollout(const Tokenizer& tokenizer, const std::vector<int32_t>& prom
   }
   rollout.length = static_cast<int64_t>(stream.tokens.size());
   rollout.reasoning_tokens = stream.reasoning_tokens;
-  rollout.truncated = stream.truncated;
+  // Cut, that is: one that ended itself inside its thoughts was not, and is to learn that it is worth nothing.
+  rollout.truncated = stream.finish != FinishReason::kStop;
   int64_t repeated = 0;
   for (size_t i = 1; i < stream.tokens.size(); ++i) repeated += stream.tokens[i] == stream.tokens[i - 1] ? 1 : 0;
   if (stream.tokens.size() > 1) {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <map>
+#include <utility>
 
 #include "base/json.h"
 #include "train/train_checkpoint.h"
@@ -58,17 +60,25 @@ class RowSource {
 };
 
 // What must be the same on resume, one field a line.
-std::string CanonicalOptions(const TrainModel& model, const std::vector<Sample>& train, const SftOptions& o) {
-  int64_t tokens = 0;
-  uint64_t hash = 1469598103934665603ULL;
-  for (const Sample& sample : train) {
-    tokens += static_cast<int64_t>(sample.tokens.size());
-    for (const int32_t token : sample.tokens) hash = (hash ^ static_cast<uint32_t>(token)) * 1099511628211ULL;
+uint64_t HashOf(const std::vector<Sample>& samples) {
+  Hash64 hash;
+  for (const Sample& sample : samples) {
+    hash.Add(sample.tokens.data(), sample.tokens.size() * sizeof(int32_t));
+    hash.Add(sample.labels.data(), sample.labels.size() * sizeof(int32_t));
+    hash.Add(&sample.response, sizeof(sample.response));
   }
+  return hash.value();
+}
+
+std::string CanonicalOptions(const TrainModel& model, const std::vector<Sample>& train, const std::vector<Sample>& eval,
+                             const SftOptions& o, const Comm& comm) {
   OptionsText text;
   text.Add("samples", static_cast<int64_t>(train.size()));
-  text.Add("tokens", tokens);
-  text.Add("data_hash", hash);
+  text.Add("data_hash", HashOf(train));
+  text.Add("eval_samples", static_cast<int64_t>(eval.size()));
+  text.Add("eval_hash", HashOf(eval));
+  text.Add("eval_steps", o.eval_steps);
+  text.Add("ranks", static_cast<int64_t>(comm.size()));
   text.Add("per_device_train_batch_size", o.per_device_train_batch_size);
   text.Add("gradient_accumulation_steps", o.gradient_accumulation_steps);
   text.Add("max_length", o.max_length);
@@ -102,27 +112,32 @@ class Trainer {
   Result<SftResult> Run(const std::function<void(const SftProgress&)>& on_step, const std::atomic<bool>* cancel) {
     PITH_RETURN_IF_ERROR(Check());
     CountSteps();
-    canonical_ = CanonicalOptions(model_, train_, options_);
+    canonical_ = CanonicalOptions(model_, train_, eval_, options_, comm_);
     std::error_code error;
     std::filesystem::create_directories(options_.output_dir, error);
     if (error) return Error{ErrorCode::kIo, "cannot create '" + options_.output_dir + "': " + error.message()};
-    if (options_.resume) PITH_RETURN_IF_ERROR(Resume());
+    PITH_RETURN_IF_ERROR(options_.resume ? Resume() : RefuseUsedFolder(options_.output_dir));
     PITH_RETURN_IF_ERROR(OpenMetrics());
     const Stopwatch watch;
     const int64_t first_step = step_;
     double loss_sum = 0;
     while (step_ < schedule_.total_steps) {
-      PITH_ASSIGN(const SftProgress progress, Step());
-      loss_sum += progress.loss;
-      result_.tokens += progress.tokens;
-      if (on_step) on_step(progress);
+      cursor_ = {{"epoch", rows_.epoch()}, {"row", rows_.row()}};
+      const Result<SftProgress> progress = Step();
+      if (!progress.ok()) return SavedBefore(progress.error());
+      loss_sum += progress->loss;
+      result_.tokens += progress->tokens;
+      cursor_ = {{"epoch", rows_.epoch()}, {"row", rows_.row()}};
+      if (on_step) on_step(*progress);
       const bool last = step_ == schedule_.total_steps;
       if (!eval_.empty() && (last || (options_.eval_steps > 0 && step_ % options_.eval_steps == 0))) {
-        PITH_RETURN_IF_ERROR(Evaluate());
+        const Status evaluated = Evaluate();
+        if (!evaluated.ok()) return SavedBefore(evaluated.error());
       }
-      const bool stop = cancel != nullptr && cancel->load(std::memory_order_relaxed);
+      PITH_ASSIGN(const bool stop, OnAnyRank(cancel != nullptr && cancel->load(std::memory_order_relaxed)));
       if (last || stop || (options_.save_steps > 0 && step_ % options_.save_steps == 0) || new_best_) {
         PITH_RETURN_IF_ERROR(Save());
+        PITH_RETURN_IF_ERROR(comm_.Barrier());
       }
       if (stop && !last) {
         return Error{ErrorCode::kCancelled, "stopped after step " + std::to_string(step_) + "; --resume goes on"};
@@ -257,11 +272,13 @@ class Trainer {
     return {};
   }
 
+  // Of the steps that are done; rank 0 writes.
   Status Save() {
-    if (comm_.rank() != 0) return comm_.Barrier();
+    const bool best_now = std::exchange(new_best_, false);
+    if (comm_.rank() != 0 || (saved_step_ == step_ && !best_now)) return {};
     TrainerState state;
     state.step = step_;
-    state.cursor = {{"epoch", rows_.epoch()}, {"row", rows_.row()}};
+    state.cursor = cursor_;
     if (result_.best_eval_loss) {
       state.metrics = {{"best_eval_loss", *result_.best_eval_loss},
                        {"best_step", static_cast<double>(result_.best_step)}};
@@ -271,8 +288,21 @@ class Trainer {
     if (result_.best_eval_loss) best = result_.best_step;
     PITH_RETURN_IF_ERROR(SaveCheckpoint(options_.output_dir, model_, optimizer_, state, options_.save_total_limit, best,
                                         options_.base_model));
-    new_best_ = false;
-    return comm_.Barrier();
+    saved_step_ = step_;
+    return {};
+  }
+
+  // A step that failed has changed no parameter: what was done before it is not lost.
+  Error SavedBefore(Error error) {
+    const Status saved = step_ > 0 ? Save() : Status();
+    return saved.ok() ? error : error.Wrap(saved.error().message);
+  }
+
+  Result<bool> OnAnyRank(bool here) {
+    if (comm_.size() == 1) return here;
+    float votes[1] = {here ? 1.0F : 0.0F};
+    PITH_RETURN_IF_ERROR(comm_.AllReduceSum(votes));
+    return votes[0] > 0;
   }
 
   Status Resume() {
@@ -281,6 +311,7 @@ class Trainer {
     const std::string dir = options_.output_dir + "/checkpoint-" + std::to_string(steps.back());
     PITH_ASSIGN(const TrainerState state, LoadCheckpoint(dir, canonical_, &model_, &optimizer_));
     step_ = state.step;
+    saved_step_ = state.step;
     const auto cursor = [&](const char* name) {
       const auto found = state.cursor.find(name);
       return found == state.cursor.end() ? int64_t{0} : found->second;
@@ -326,6 +357,8 @@ class Trainer {
   std::string canonical_;
   StepLog metrics_;
   int64_t step_ = 0;
+  int64_t saved_step_ = -1;
+  std::map<std::string, int64_t> cursor_;  // in the data, after the steps that are done
   bool new_best_ = false;
   SftResult result_;
 };

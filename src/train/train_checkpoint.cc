@@ -162,6 +162,14 @@ Result<std::vector<int64_t>> ListCheckpoints(const std::string& out) {
   return steps;
 }
 
+Status RefuseUsedFolder(const std::string& out) {
+  PITH_ASSIGN(const std::vector<int64_t> steps, ListCheckpoints(out));
+  if (steps.empty()) return {};
+  return Error{ErrorCode::kInvalidArgument, "'" + out + "' holds checkpoints of a run (the last of step " +
+                                                std::to_string(steps.back()) +
+                                                "): --resume goes on with it, a new run needs another folder"};
+}
+
 Result<TrainerState> LoadCheckpoint(const std::string& dir, const std::string& options, TrainModel* model,
                                     AdamW* optimizer) {
   PITH_ASSIGN(const Json json, ReadJsonFile(dir + "/" + kStateFile));

@@ -35,6 +35,9 @@ Status SaveCheckpoint(const std::string& out, const TrainModel& model, const Ada
 // Steps of the checkpoints in OUT, ascending. Unfinished directories are ignored.
 Result<std::vector<int64_t>> ListCheckpoints(const std::string& out);
 
+// A run that begins anew must not write into the folder of another: kInvalidArgument when `out` has checkpoints.
+Status RefuseUsedFolder(const std::string& out);
+
 // Puts a checkpoint back. kMismatch when `options` differ from the saved ones (which field), or sizes do.
 Result<TrainerState> LoadCheckpoint(const std::string& dir, const std::string& options, TrainModel* model,
                                     AdamW* optimizer);

@@ -74,6 +74,7 @@ void OptionsText::Add(const std::string& name, const std::string& value) {
 void OptionsText::AddModel(const TrainModel& model) {
   Add("model_seed", model.options().seed);
   Add("base", static_cast<int64_t>(model.base()));
+  Add("base_fingerprint", model.base_fingerprint());
   Add("trained_elements", model.TrainedElements());
   if (!model.is_lora()) return;
   Add("lora_alpha", model.options().lora->alpha);

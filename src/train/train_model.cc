@@ -29,6 +29,7 @@ Result<std::unique_ptr<TrainModel>> TrainModel::Load(std::shared_ptr<const Check
     const bool packed = has_packed && options.lora && options.base != BaseFormat::kF32;
     impl->base = packed ? BaseFormat::kPacked : BaseFormat::kF32;
     PITH_ASSIGN(impl->weights, ModelWeights::Load(checkpoint, packed ? WeightFormat::kStored : WeightFormat::kF32));
+    impl->base_fingerprint = checkpoint->fingerprint();
     impl->decoder.config = impl->weights->config;
     PITH_RETURN_IF_ERROR(impl->Build());
     return std::unique_ptr<TrainModel>(new TrainModel(std::move(impl)));
@@ -48,6 +49,7 @@ Result<std::unique_ptr<TrainModel>> TrainModel::Random(const ModelConfig& config
 const ModelConfig& TrainModel::config() const { return impl_->config; }
 const TrainModelOptions& TrainModel::options() const { return impl_->options; }
 BaseFormat TrainModel::base() const { return impl_->base; }
+const std::string& TrainModel::base_fingerprint() const { return impl_->base_fingerprint; }
 std::vector<Parameter>& TrainModel::parameters() { return impl_->parameters; }
 
 int64_t TrainModel::TrainedElements() const {

@@ -87,6 +87,8 @@ class TrainModel {
   const TrainModelOptions& options() const;
   bool is_lora() const { return options().lora.has_value(); }
   BaseFormat base() const;  // what is held: kPacked or kF32
+  // Checkpoint::fingerprint of what was loaded; empty for a random model.
+  const std::string& base_fingerprint() const;
 
   std::vector<Parameter>& parameters();
   int64_t TrainedElements() const;

@@ -39,6 +39,7 @@ struct TrainModel::Impl {
   TrainModelOptions options;
   ModelConfig config;
   BaseFormat base = BaseFormat::kF32;
+  std::string base_fingerprint;
   std::unique_ptr<ModelWeights> weights;  // of a frozen base
   std::vector<std::unique_ptr<FrozenLinear>> frozen;
   std::unique_ptr<FrozenLinear> frozen_head;

@@ -1,10 +1,12 @@
 // Two ranks over gloo on the loopback interface give the update of one rank with twice the batch.
 #include "train/comm.h"
 
+#include <atomic>
 #include <cstdlib>
 
 #include "ranks.h"
 #include "train/sft.h"
+#include "train/train_checkpoint.h"
 #include "train_test.h"
 
 namespace pith::train {
@@ -62,6 +64,30 @@ TEST(Comm, TwoRanksEqualOneWithTwiceTheBatch) {
   ASSERT_TRUE(ranks->LoadAdapter(together).ok());
   EXPECT_LT(RelativeError(ranks->CopyParameters(), alone->CopyParameters()), 1e-6);
   EXPECT_GT(RelativeError(before, alone->CopyParameters()), 1e-4);
+}
+
+// Rank 0 alone writes checkpoints; the others must not wait for it where it does not come.
+TEST(Comm, TwoRanksEvaluateSaveAndStop) {
+  const std::string out = testing::TempDir() + "/together";
+  EXPECT_TRUE(InTwoRanks([&] {
+    const auto comm = CommFromEnvironment();
+    if (!comm.ok()) return 1;
+    const auto model = LoadAdapted("qwen2_untied");
+    SftOptions options = Options(out, 1);
+    options.max_steps = 6;
+    options.eval_steps = 2;
+    const auto result = TrainSft(*model, Samples(), Samples(), options, **comm);
+    if (!result.ok()) return 2;
+    // One rank is asked to stop: both do, at the same step.
+    options.resume = true;
+    options.max_steps = 6;
+    options.output_dir = out + "_stopped";
+    const auto again = LoadAdapted("qwen2_untied");
+    const std::atomic<bool> stop((*comm)->rank() == 1);
+    const auto stopped = TrainSft(*again, Samples(), {}, options, **comm, {}, &stop);
+    return !stopped.ok() && stopped.error().code == ErrorCode::kCancelled ? 0 : 3;
+  }));
+  EXPECT_EQ(*ListCheckpoints(out + "_stopped"), std::vector<int64_t>{1});
 }
 
 TEST(Comm, TheEnvironmentIsChecked) {

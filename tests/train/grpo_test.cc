@@ -79,6 +79,8 @@ class Grpo : public ::testing::Test {
   Result<GrpoResult> Train(TrainModel& model, const GrpoOptions& options, const Grader& grader = LowTokens,
                            const std::function<void(const GrpoProgress&)>& on_step = {},
                            const std::atomic<bool>* cancel = nullptr) const {
+    // A new run wants a new folder.
+    if (!options.resume) std::filesystem::remove_all(options.output_dir);
     const auto text_model = LoadTiny(base_);
     const auto comm = SingleProcess();
     return TrainGrpo(model, *text_model, Texts(), Problems(7), options, *comm, on_step, cancel, grader);
@@ -303,6 +305,21 @@ TEST_F(Grpo, EqualGroups) {
                 EXPECT_EQ(*p.gradient_norm, 0.0);
               }).ok());
   EXPECT_EQ(model->CopyParameters(), before);
+  // And once the policy has left the start, it pulls back, though no reward tells anything.
+  int64_t graded = 0;
+  const Grader then_all_right = [&](const GrpoProblem& problem, const Rollout& rollout) {
+    return graded++ < 16 ? LowTokens(problem, rollout) : Verdict::kEqual;
+  };
+  options.max_steps = 2;
+  options.learning_rate = 2e-2;
+  options.schedule = ScheduleKind::kConstant;
+  std::vector<GrpoProgress> steps;
+  const auto moved = NewPolicy(true);
+  ASSERT_TRUE(Train(*moved, options, then_all_right, [&](const GrpoProgress& p) { steps.push_back(p); }).ok());
+  ASSERT_EQ(steps.size(), 2U);
+  EXPECT_EQ(steps[1].frac_reward_zero_std, 1.0);
+  EXPECT_GT(steps[1].kl.value(), 0.0);
+  EXPECT_GT(steps[1].gradient_norm.value(), 0.0);
 }
 
 // Rewards that the grader could not give, and truncated responses, are on neither side of any mean (demands 83, 87).

@@ -194,6 +194,18 @@ TEST(Sft, OtherOptionsDoNotResume) {
   EXPECT_NE(result.error().message.find("learning_rate=0.001"), std::string::npos) << result.error().message;
 }
 
+// A new run in the folder of another one would mix with it: the older checkpoints have the higher steps.
+TEST(Sft, ANewRunDoesNotWriteOverAnother) {
+  const std::string out = testing::TempDir() + "/out";
+  ASSERT_TRUE(Train(*NewModel(), Options(out)).ok());
+  const auto steps = *ListCheckpoints(out);
+  const auto again = Train(*NewModel(), Options(out));
+  ASSERT_FALSE(again.ok());
+  EXPECT_EQ(again.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_NE(again.error().message.find("--resume"), std::string::npos);
+  EXPECT_EQ(*ListCheckpoints(out), steps);
+}
+
 TEST(Sft, KeepsTheLastAndTheBest) {
   const std::string out = testing::TempDir() + "/out";
   SftOptions options = Options(out);
