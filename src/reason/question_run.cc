@@ -253,6 +253,8 @@ void QuestionRun::Branch(const Stream& stream, size_t level, std::unique_ptr<Res
     fork->seen = *prompt_;
     fork->seen.insert(fork->seen.end(), tokens.begin(), tokens.end());
   }
+  const auto common = std::min(static_cast<int64_t>(stream.drawn.size()), fork->inherited);
+  fork->drawn.assign(stream.drawn.begin(), stream.drawn.begin() + common);
   fork->first_token_seconds = stream.first_token_seconds;
   fork->last_token_seconds = stream.last_token_seconds;
   streams_.push_back(std::move(fork));

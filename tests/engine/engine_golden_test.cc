@@ -240,6 +240,41 @@ TEST_F(Switching, AdaptersNeverMix) {
   EXPECT_EQ(logits[2], std::vector<float>(second.end() - n, second.end()));
 }
 
+// An adapter made from factors in memory is the one that was read from a file, but for its id.
+TEST_F(Switching, AdaptersFromMemory) {
+  const auto file = AdapterFile::Open(GoldenPath("models/qwen2_untied/adapters/all"), engine_->config());
+  ASSERT_TRUE(file.ok());
+  std::vector<std::vector<float>> factors;
+  for (const LoraModule& module : (*file)->modules) {
+    factors.push_back(*ToFloats(module.a));
+    factors.push_back(*ToFloats(module.b));
+  }
+  std::vector<LoraWeights> weights;
+  for (size_t i = 0; i < (*file)->modules.size(); ++i) {
+    const LoraModule& module = (*file)->modules[i];
+    weights.push_back({module.layer, module.kind, module.rank,
+                       static_cast<double>(module.scaling) * static_cast<double>(module.rank), factors[2 * i],
+                       factors[2 * i + 1]});
+  }
+  const auto read = *Adapter::Load(GoldenPath("models/qwen2_untied/adapters/all"), engine_->config(), LoraFormat::kF32);
+  const auto made = Adapter::Make(engine_->config(), weights, false);
+  ASSERT_TRUE(made.ok()) << made.error().message;
+  EXPECT_EQ(AllLogits(*engine_, tokens_, 64, made->get(), 40), AllLogits(*engine_, tokens_, 64, read.get(), 40));
+  EXPECT_NE((*made)->id(), read->id());
+  EXPECT_NE((*Adapter::Make(engine_->config(), weights, false))->id(), (*made)->id());
+  // rsLoRA divides by the root of the rank: the same adapter with another alpha.
+  auto rooted = weights;
+  for (LoraWeights& module : rooted) module.alpha /= std::sqrt(static_cast<double>(module.rank));
+  const auto again = *Adapter::Make(engine_->config(), rooted, true);
+  EXPECT_NEAR(again->Find(0, LinearKind::kQ)->scaling, read->Find(0, LinearKind::kQ)->scaling, 1e-6);
+  // Errors name the module.
+  factors[0][3] = std::nanf("");
+  const auto broken = Adapter::Make(engine_->config(), weights, false);
+  ASSERT_FALSE(broken.ok());
+  EXPECT_NE(broken.error().message.find("model.layers.0"), std::string::npos) << broken.error().message;
+  EXPECT_EQ(Adapter::Make(engine_->config(), {}, false).error().code, ErrorCode::kInvalidArgument);
+}
+
 TEST_F(Switching, PrefixIsReusedOnlyWhereEverythingMatches) {
   Sequence sequence = engine_->NewSequence();
   (void)AllLogits(*engine_, Prompt(), 40, nullptr, 0, &sequence);

@@ -106,6 +106,42 @@ TEST(AnswerTest, ReasoningForcesTheTagAndPutsTheAdapterOnFromThere) {
   }
 }
 
+// What the policy gradient needs: the log-probability of what was drawn, the end token too, and nothing for what was
+// forced.
+TEST(AnswerTest, LogProbsOfWhatWasDrawn) {
+  ScriptedModel scripted;
+  scripted.responses = {"<think>\nhm\n</think>\n\n\\boxed{4}"};
+  AnswerOptions options = Sampled(2);
+  options.mode = ReasonMode::kOn;
+  options.keep_log_probs = true;
+  options.sampling.temperature = 0.5;
+  const AnswerResult answer = Solve(scripted, Ask(scripted, "2+2?", options));
+  const auto forced = scripted.model.forced->open.size();
+  for (const StreamResult& stream : answer.streams) {
+    EXPECT_EQ(stream.end_token, PieceTokenizer::kEnd);
+    ASSERT_EQ(stream.drawn.size(), stream.tokens.size() + 1);
+    for (size_t i = 0; i < stream.drawn.size(); ++i) {
+      EXPECT_EQ(std::isnan(stream.drawn[i]), i < forced) << i;
+      if (i >= forced) {
+        EXPECT_LE(stream.drawn[i], 0.0F);
+      }
+    }
+  }
+  // Cut by the budget: no end token, and what is forced before is not drawn either.
+  options.budget = 40;
+  scripted.responses = {"<think>\n" + std::string(100, 'a')};
+  const AnswerResult cut = Solve(scripted, Ask(scripted, "2+2?", options));
+  for (const StreamResult& stream : cut.streams) {
+    EXPECT_TRUE(stream.answer_forced);
+    ASSERT_EQ(stream.drawn.size(), stream.tokens.size() + (stream.end_token >= 0 ? 1 : 0));
+    const auto nan = [](float value) { return std::isnan(value); };
+    EXPECT_EQ(static_cast<size_t>(std::ranges::count_if(stream.drawn, nan)),
+              forced + scripted.model.forced->close.size());
+  }
+  options.keep_log_probs = false;
+  EXPECT_TRUE(Solve(scripted, Ask(scripted, "2+2?", options)).best().drawn.empty());
+}
+
 TEST(AnswerTest, StreamsDifferRepeatAndShareThePrompt) {
   ScriptedModel scripted;
   for (char c = 'a'; c <= 'p'; ++c) scripted.responses.push_back(std::string(1, c) + " \\boxed{1}");
