@@ -23,9 +23,10 @@ while [ $# -gt 0 ]; do
   shift
 done
 if [ -z "$out" ]; then out=$root/build/nano; if $tiny; then out+=-tiny; fi; fi
-pith=${PITH:-$root/bin/pith}
+pith=$(realpath "${PITH:-$root/bin/pith}")
 threads=${THREADS:-$(nproc)}
 mkdir -p "$out"
+out=$(cd "$out" && pwd)
 cd "$out"
 export PITH_CACHE=${PITH_CACHE:-$out/cache}
 
@@ -110,6 +111,7 @@ evaluate() {
   shift 2
   "$pith" eval "data/$suite.jsonl" -m packed --prompt plain --threads "$threads" --limit "$(pick 400 4)" \
     --out "eval/$name" "$@" > /dev/null
+  touch "eval/$name/complete"  # an interrupted evaluation has a summary too
 }
 
 stage data data make_data
@@ -123,18 +125,18 @@ stage switcher heads/switcher.safetensors train_switcher
 stage verifier heads/verifier.safetensors train_verifier
 
 caps=$(pick 60,100,160,240,640 60)
-stage "evaluation: base" eval/base-numbers/summary.json evaluate base-numbers eval_numbers --reason off --temp 0 --budget 64
-stage "evaluation: base, stories" eval/base-stories/summary.json evaluate base-stories eval_stories --reason off \
+stage "evaluation: base" eval/base-numbers/complete evaluate base-numbers eval_numbers --reason off --temp 0 --budget 64
+stage "evaluation: base, stories" eval/base-stories/complete evaluate base-stories eval_stories --reason off \
   --temp 0 --budget 64
 for adapter in verbose budget; do
   for held_out in numbers stories; do
-    stage "evaluation: $adapter, $held_out" "eval/$adapter-$held_out/summary.json" evaluate "$adapter-$held_out" \
+    stage "evaluation: $adapter, $held_out" "eval/$adapter-$held_out/complete" evaluate "$adapter-$held_out" \
       "eval_$held_out" --adapter "$adapter" --reason on --temp 0 --budget "$caps"
   done
 done
-stage "evaluation: votes" eval/votes/summary.json evaluate votes eval_numbers --adapter budget \
+stage "evaluation: votes" eval/votes/complete evaluate votes eval_numbers --adapter budget \
   --verifier heads/verifier.safetensors --reason on --parallel 8 --temp 0.7 --top-p 1 --budget "$(pick 160 60)"
-stage "evaluation: switcher" eval/mix/summary.json evaluate mix eval_mix --adapter budget \
+stage "evaluation: switcher" eval/mix/complete evaluate mix eval_mix --adapter budget \
   --switcher heads/switcher.safetensors --reason both --temp 0 --budget "$(pick 240 60)"
 python3 "$here/table.py" eval > eval/table.md
 echo "nano: $out/eval/table.md"

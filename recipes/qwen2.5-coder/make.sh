@@ -23,6 +23,10 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
+case "$until" in
+  "" | data | distill | sft | unmasked | grpo | verifier | switcher | ship | evaluate) ;;
+  *) echo "qwen2.5-coder: --until $until is no stage" >&2; exit 2 ;;
+esac
 if [ -z "$data" ]; then echo "qwen2.5-coder: --data or PITH_DATA must name the folder of data sets" >&2; exit 2; fi
 data=$(cd "$data" && pwd)
 if [ -z "$out" ]; then out=$root/build/qwen2.5-coder; if $tiny; then out+=-tiny; fi; fi
@@ -31,6 +35,7 @@ threads=${THREADS:-$(nproc)}
 student=${STUDENT:-qwen2.5-coder-0.5b}
 teacher=${TEACHER:-qwen2.5-coder-1.5b}
 mkdir -p "$out"
+out=$(cd "$out" && pwd)
 cd "$out"
 
 pick() { if $tiny; then echo "$2"; else echo "$1"; fi; }
@@ -72,7 +77,7 @@ train_sft() {
 }
 train_grpo() {
   "$pith" train grpo -m "$student" --adapter sft --dataset data/grpo.jsonl --prompt boxed --budgets 100,200,300,400 \
-    --budget-window 0.25 --num-generations 8 --per-device-train-batch-size 16 --gradient-accumulation-steps "$(pick 4 1)" \
+    --budget-window 0.25 --num-generations 8 --per-device-train-batch-size 4 --gradient-accumulation-steps "$(pick 16 4)" \
     --max-completion-length "$(pick 520 60)" --max-steps "$(pick 100 2)" --learning-rate 5e-5 --beta 1e-3 --temperature 0.8 \
     --save-steps "$(pick 5 1)" --seed 1 --threads "$threads" --resume --output-dir grpo
   cp "$here/pith_reasoning.json" grpo/
@@ -92,7 +97,7 @@ train_switcher() {
 }
 ship() {
   rm -rf ship.part
-  "$pith" export peft --adapter grpo -m "$student" --storage int8 --out ship.part
+  "$pith" export peft --type int8 "$student" grpo ship.part
   cp grpo/switcher.safetensors grpo/verifier.safetensors grpo/pith_reasoning.json ship.part/
   mv ship.part ship
 }
@@ -100,7 +105,7 @@ ship() {
 evaluate() {
   local name=$1 suite=$2
   shift 2
-  if [ -e "eval/$name/report.html" ]; then return; fi
+  # Where it was complete this takes a moment; where it was stopped it goes on.
   "$pith" eval "$suite" --data "$data" -m "$student" --threads "$threads" --out "eval/$name" "$@"
 }
 evaluate_all() {
