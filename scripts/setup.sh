@@ -13,6 +13,7 @@ run_packages=(
   libhwy-dev nlohmann-json3-dev libcli11-dev libpcre2-dev libutf8proc-dev libcurl4-openssl-dev libssl-dev libzip-dev
   libgmp-dev libmpfr-dev libmpc-dev
   libgtest-dev libbenchmark-dev libjs-chart.js
+  libonnx-dev libprotobuf-dev
 )
 # Without an OpenBLAS, Debian's libtorch multiplies with the reference BLAS, about 50 times slower.
 train_packages=(libtorch-dev libopenblas0-openmp libopenblas-openmp-dev libgloo-dev)

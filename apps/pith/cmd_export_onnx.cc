@@ -30,6 +30,7 @@ struct OnnxCommandOptions {
   int64_t parts = 1;
   std::string target = "generic";
   bool lora_inputs = false;
+  bool qdq = false;
   std::string encodings;
   std::string calibration;
   int64_t calibration_tokens = 256;
@@ -51,15 +52,8 @@ OrderedJson ReportJson(const OnnxExportReport& report) {
 Result<EncodingReport> Encode(const OnnxCommandOptions& command, const Checkpoint& checkpoint,
                               const OnnxExportReport& exported, const OnnxExportOptions& options) {
   EncodingOptions encoding;
-  PITH_ASSIGN(encoding.version, ParseEncodingVersion(command.encodings));
-  std::string text(CalibrationText());
-  if (!command.calibration.empty()) {
-    PITH_ASSIGN(const auto file, MappedFile::Open(command.calibration));
-    text.assign(reinterpret_cast<const char*>(file->bytes().data()), file->size());
-  }
-  PITH_ASSIGN(const auto tokenizer, CheckpointTokenizer(checkpoint));
-  PITH_ASSIGN(encoding.tokens, tokenizer->Encode(text, {}));
-  encoding.tokens.resize(std::min(encoding.tokens.size(), static_cast<size_t>(command.calibration_tokens)));
+  PITH_ASSIGN(encoding.version, ParseEncodingVersion(command.encodings.empty() ? "1.0.0" : command.encodings));
+  PITH_ASSIGN(encoding.tokens, CalibrationTokens(checkpoint, command.calibration, command.calibration_tokens));
   std::optional<ProgressBar> bar;
   encoding.on_tokens = [&bar](int64_t done, int64_t total) {
     if (!bar) bar.emplace("measuring", static_cast<uint64_t>(total), ProgressUnit::kItems);
@@ -89,6 +83,7 @@ Status RunOnnx(const Cli& cli, const OnnxCommandOptions& command) {
   options.parts = command.parts;
   options.qnn = command.target == "qnn";
   options.lora_inputs = command.lora_inputs;
+  options.qdq = command.qdq;
   PITH_ASSIGN(const AdapterParts parts,
               OpenAdapterParts(command.adapter, command.switcher, command.verifier, checkpoint->config()));
   options.adapter = parts.adapter.get();
@@ -103,15 +98,16 @@ Status RunOnnx(const Cli& cli, const OnnxCommandOptions& command) {
   bar.reset();
   OrderedJson json = ReportJson(report);
   if (!cli.json()) PrintReport(report);
-  if (!command.encodings.empty()) {
+  if (!command.encodings.empty() || command.qdq) {
     PITH_ASSIGN(const EncodingReport encodings, Encode(command, *checkpoint, report, options));
-    json["encodings"] = {{"version", command.encodings},
+    json["encodings"] = {{"version", command.encodings.empty() ? "1.0.0" : command.encodings},
                          {"parameters", encodings.parameters},
                          {"activations", encodings.activations},
                          {"requantized", encodings.requantized},
                          {"files", encodings.files}};
     if (!cli.json()) {
-      std::printf("encodings %s: %lld parameters (%lld quantized again), %lld activations\n", command.encodings.c_str(),
+      std::printf("encodings %s%s: %lld parameters (%lld quantized again), %lld activations\n",
+                  command.encodings.c_str(), command.qdq ? " (in the graphs)" : "",
                   static_cast<long long>(encodings.parameters), static_cast<long long>(encodings.requantized),
                   static_cast<long long>(encodings.activations));
     }
@@ -144,6 +140,18 @@ Result<AdapterParts> OpenAdapterParts(const std::string& adapter, const std::str
   return parts;
 }
 
+Result<std::vector<int32_t>> CalibrationTokens(const Checkpoint& checkpoint, const std::string& path, int64_t count) {
+  std::string text(CalibrationText());
+  if (!path.empty()) {
+    PITH_ASSIGN(const auto file, MappedFile::Open(path));
+    text.assign(reinterpret_cast<const char*>(file->bytes().data()), file->size());
+  }
+  PITH_ASSIGN(const auto tokenizer, CheckpointTokenizer(checkpoint));
+  PITH_ASSIGN(std::vector<int32_t> tokens, tokenizer->Encode(text, {}));
+  tokens.resize(std::min(tokens.size(), static_cast<size_t>(count)));
+  return tokens;
+}
+
 void AddExportOnnxCommand(Cli& cli, CLI::App* parent) {
   auto options = std::make_shared<OnnxCommandOptions>();
   CLI::App* app = cli.AddCommand(parent, "onnx", "Write static ONNX graphs, for runtimes of phones.",
@@ -165,6 +173,8 @@ void AddExportOnnxCommand(Cli& cli, CLI::App* parent) {
                 "The adapter's factors are inputs of the graphs (with their values as defaults)");
   AddChoiceOption(app, "--encodings", options->encodings, {"0.6.1", "1.0.0", "2.0.0"},
                   "Write quantization encodings of this version, for Qualcomm's converter");
+  app->add_flag("--qdq", options->qdq,
+                "Quantize the graphs by their encodings: weights of 4 bits, activations of 16, keys and values of 8");
   AddExportPath(app, "--calibration", options->calibration, "Text to measure activations on (default: a built-in page)",
                 "FILE");
   app->add_option("--calibration-tokens", options->calibration_tokens, "Tokens of it (256)")

@@ -5,10 +5,12 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "command.h"
 #include "model/adapter.h"
+#include "model/checkpoint.h"
 #include "model/heads.h"
 
 namespace pith {
@@ -27,6 +29,10 @@ struct AdapterParts {
 Result<AdapterParts> OpenAdapterParts(const std::string& adapter, const std::string& switcher,
                                       const std::string& verifier, const ModelConfig& config);
 
+// At most `count` tokens of a text file, or of the built-in calibration text when `path` is empty.
+Result<std::vector<int32_t>> CalibrationTokens(const Checkpoint& checkpoint, const std::string& path, int64_t count);
+
+void AddExportGenieCommand(Cli& cli, CLI::App* parent);
 void AddExportOnnxCommand(Cli& cli, CLI::App* parent);
 
 }  // namespace pith

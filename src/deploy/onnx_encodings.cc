@@ -11,6 +11,8 @@
 #include "deploy/graph_evaluator.h"
 #include "deploy/graph_host.h"
 #include "deploy/matrix_reader.h"
+#include "deploy/onnx_file.h"
+#include "deploy/qdq.h"
 
 namespace pith {
 
@@ -84,7 +86,8 @@ class Encoder {
   Result<EncodingReport> Run() {
     PITH_RETURN_IF_ERROR(Measure());
     for (const OnnxPartReport& part : exported_.parts) {
-      for (size_t i = 0; i < part.built.size(); ++i) PITH_RETURN_IF_ERROR(WriteGraph(part.built[i], part.graphs[i]));
+      places_.clear();
+      for (size_t i = 0; i < part.built.size(); ++i) PITH_RETURN_IF_ERROR(WriteGraph(part, i));
     }
     PITH_RETURN_IF_ERROR(UpdateManifest());
     report_.parameters = static_cast<int64_t>(parameters_.size());
@@ -236,7 +239,9 @@ class Encoder {
     return Error{ErrorCode::kInternal, "'" + module + "' is no matrix of the model"};
   }
 
-  Status WriteGraph(const OnnxGraph& graph, const std::string& file) {
+  Status WriteGraph(const OnnxPartReport& part, size_t index) {
+    const OnnxGraph& graph = part.built[index];
+    const std::string& file = part.graphs[index];
     ValueRanges ranges = ranges_;
     AddInputRanges(graph, &ranges);
     PITH_ASSIGN(Encodings encodings, ActivationEncodings(graph, ranges));
@@ -253,6 +258,11 @@ class Encoder {
     out.close();
     if (!out) return Error{ErrorCode::kIo, "cannot write '" + (fs::path(exported_.path) / name).string() + "'"};
     report_.files.push_back(name);
+    if (!export_options_.qdq) return {};
+    const std::string integers =
+        "integers_" + std::to_string(part.part.index) + "_of_" + std::to_string(part.part.count) + ".bin";
+    PITH_ASSIGN(const OnnxGraph quantized, QuantizeGraph(graph, encodings, exported_.path, integers, &places_));
+    PITH_RETURN_IF_ERROR(WriteOnnx(quantized, (fs::path(exported_.path) / file).string()));
     return {};
   }
 
@@ -265,6 +275,11 @@ class Encoder {
                          {"kv_bits", kCacheBits},
                          {"mask_floor", kMaskFloor},
                          {"files", report_.files}};
+    if (export_options_.qdq) {
+      json["scheme"] = "qdq";
+      json["mask_floor"] = kMaskFloor;
+      json["kv_bits"] = kCacheBits;
+    }
     std::ofstream file(path, std::ios::binary);
     file << json.dump(2) << "\n";
     file.close();
@@ -278,6 +293,7 @@ class Encoder {
   ValueRanges ranges_;
   Encodings parameters_;
   std::set<std::string> activation_names_;
+  std::map<std::string, uint64_t> places_;  // of integers in the part's file
   EncodingReport report_;
 };
 

@@ -35,7 +35,8 @@ struct EncodingReport {
 };
 
 // Measures, writes "<graph>.encodings" beside every graph, checks each with ValidateEncodings, and notes them in the
-// manifest. The mask of quantized graphs has -50 where a token may not look, which 16 bits resolve.
+// manifest. With `qdq` the graphs are then replaced by their quantized form. The mask of quantized graphs has -50 where
+// a token may not look, which 16 bits resolve.
 Result<EncodingReport> AddEncodings(const Checkpoint& checkpoint, const OnnxExportReport& exported,
                                     const OnnxExportOptions& export_options, const EncodingOptions& options);
 

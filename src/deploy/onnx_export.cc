@@ -20,6 +20,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr int kFloatOpset = 17;
+constexpr int kQdqOpset = 21;           // the first with integers of 4 and 16 bits
 constexpr float kMaskFloor = -1000.0F;  // of float graphs; exp(-1000) is 0
 
 Error Invalid(const std::string& message) { return {ErrorCode::kInvalidArgument, message}; }
@@ -33,6 +34,9 @@ Status CheckSizes(const ModelConfig& config, const OnnxExportOptions& options) {
     if (tokens >= options.context) {
       return Invalid(std::to_string(tokens) + " new tokens do not fit a context of " + std::to_string(options.context));
     }
+  }
+  if (options.qdq && (options.qnn || options.lora_inputs)) {
+    return Invalid("quantized graphs go with the generic target and with factors as constants");
   }
   if (options.context > config.max_position) {
     return Invalid("a context of " + std::to_string(options.context) + " is beyond the model's " +
@@ -105,7 +109,7 @@ class Exporter {
     graph.context = options_.context;
     graph.convolutions = options_.qnn;
     graph.per_head = options_.qnn;
-    graph.opset = kFloatOpset;
+    graph.opset = options_.qdq ? kQdqOpset : kFloatOpset;
     graph.lora_inputs = options_.lora_inputs;
     graph.switcher = options_.switcher;
     graph.verifier = options_.verifier;
@@ -165,7 +169,7 @@ class Exporter {
     OrderedJson json = {{"pith_export", kExportVersion},
                         {"kind", "onnx"},
                         {"scheme", "float32"},
-                        {"opset", kFloatOpset},
+                        {"opset", options_.qdq ? kQdqOpset : kFloatOpset},
                         {"target", options_.qnn ? "qnn" : "generic"},
                         {"context", options_.context},
                         {"tokens", options_.tokens},

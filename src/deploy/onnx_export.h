@@ -22,6 +22,7 @@ struct OnnxExportOptions {
   int64_t context = 4096;
   int64_t parts = 1;  // 1 = one graph; n > 1: the embedding, then n - 1 runs of layers
   bool qnn = false;   // 1x1 convolutions and attention head by head, as Qualcomm's compiler wants it
+  bool qdq = false;   // graphs that AddEncodings will quantize (qdq.h): opset 21; not with qnn
   bool lora_inputs = false;
   const AdapterFile* adapter = nullptr;
   const SwitcherHead* switcher = nullptr;

@@ -46,6 +46,7 @@ struct VerifyReport {
   };
   std::optional<Scores> switcher, verifier;
   double seconds = 0;
+  bool quantized = false;             // QDQ graphs: integers of 16 and 8 bits, other numbers than the float engine's
   double allowed = 0;                 // for every `relative` and every score
   std::vector<std::string> failures;  // one sentence each; empty = the graphs are the model
 

@@ -8,8 +8,11 @@
 
 #include "base/json.h"
 #include "deploy/golden_model.h"
+#include "deploy/matrix_reader.h"
 #include "deploy/onnx_encodings.h"
 #include "deploy/onnx_file.h"
+#include "deploy/onnx_weights.h"
+#include "deploy/qdq.h"
 #include "model/pack.h"
 
 namespace pith {
@@ -226,6 +229,65 @@ TEST(Encodings, ExportedGraphsHaveThem) {
     EXPECT_EQ(first.at("model.layers.0.mlp.up_proj.lora_A")["bw"], 8);
     EXPECT_EQ(first.at("logits")["bw"], 16);
   }
+}
+
+// Quantized graphs: every matrix behind a DequantizeLinear with the packed integers, the cache in 8 bits at both ends.
+TEST(Qdq, GraphsHoldThePackedIntegers) {
+  const std::string packed = testing::TempDir() + "/packed";
+  ASSERT_TRUE(PackCheckpoint(*Open(GoldenPath("models/qwen2_untied")),
+                             *ParseRecipe("w4,head=w8,embed=w8,method=minmax"), packed)
+                  .ok());
+  const auto checkpoint = Open(packed);
+  const std::string folder = testing::TempDir();
+  const GraphPart part = PlanParts(checkpoint->config(), 1)->front();
+  const auto weights = WritePartWeights(*checkpoint, part, nullptr, nullptr, nullptr, folder, {});
+  ASSERT_TRUE(weights.ok());
+  DecoderGraphOptions options;
+  options.tokens = 4;
+  options.context = 32;
+  options.opset = 21;
+  const OnnxGraph graph = BuildDecoderGraph(checkpoint->config(), part, options, weights->places);
+  ValueRanges ranges;
+  for (const auto& [name, value] : graph.values) ranges[name] = {-2, 3};
+  Encodings encodings = *ActivationEncodings(graph, ranges);
+  const std::string q = "model.layers.1.self_attn.q_proj";
+  const LinearShape shape = ShapeOf(checkpoint->config(), LinearKind::kQ);
+  const MatrixReader reader = *MatrixReader::Open(*checkpoint, q, shape.out, shape.in);
+  TensorEncoding weight;
+  weight.parameter = weight.symmetric = true;
+  weight.bits = 4;
+  weight.offset = -8;
+  std::string want;
+  for (int64_t r = 0; r < shape.out; ++r) {
+    CodeRow row;
+    reader.ReadCodes(r, &row);
+    weight.scales.push_back(row.scales[0]);
+    for (size_t c = 0; c < row.codes.size(); c += 2) {
+      want += static_cast<char>(((row.codes[c] ^ 8) & 15) | ((row.codes[c + 1] ^ 8) & 15) << 4);
+    }
+  }
+  encodings[q + ".weight"] = weight;
+  std::map<std::string, uint64_t> places;
+  const auto quantized = QuantizeGraph(graph, encodings, folder, "integers.bin", &places);
+  ASSERT_TRUE(quantized.ok()) << quantized.error().message;
+  EXPECT_EQ(testing::ReadFile(folder + "/integers.bin").substr(places.at(q + ".weight.integers"), want.size()), want);
+  std::map<std::string, const OnnxNode*> makers;
+  for (const OnnxNode& node : quantized->nodes) makers[node.outputs.front()] = &node;
+  EXPECT_EQ(makers.at(q + ".weight")->op, "DequantizeLinear");
+  EXPECT_EQ(quantized->values.at("past_key_1_in.dq.q").type, OnnxType::kInt8);
+  EXPECT_EQ(quantized->values.at("layer1.k.scaled.q").type, OnnxType::kInt8);  // moves on into past_key_1_out
+  EXPECT_EQ(quantized->values.at("layer1.silu.q").type, OnnxType::kUInt16);
+  // Every value that a node reads is there before it.
+  std::set<std::string> known;
+  for (const OnnxValue& input : quantized->inputs) known.insert(input.name);
+  for (const OnnxConstant& constant : quantized->constants) known.insert(constant.value.name);
+  size_t late = 0;
+  for (const OnnxNode& node : quantized->nodes) {
+    for (const std::string& input : node.inputs) late += known.contains(input) ? 0 : 1;
+    known.insert(node.outputs.front());
+  }
+  EXPECT_EQ(late, 0U);
+  for (const OnnxValue& output : quantized->outputs) EXPECT_TRUE(known.contains(output.name)) << output.name;
 }
 
 }  // namespace
