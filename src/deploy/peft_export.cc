@@ -1,5 +1,6 @@
 #include "deploy/peft_export.h"
 
+#include <cmath>
 #include <filesystem>
 #include <vector>
 
@@ -11,8 +12,38 @@ namespace pith {
 
 namespace fs = std::filesystem;
 
+namespace {
+
+// What was written against what was to be.
+Status Compare(const std::vector<LoraFloats>& wanted, const std::string& out_dir, const ModelConfig& config,
+               PeftExportReport* report) {
+  PITH_ASSIGN(const auto written, AdapterFile::Open(out_dir, config));
+  if (written->modules.size() != wanted.size()) {
+    return Error{ErrorCode::kInternal, "'" + out_dir + "' has lost modules on the way"};
+  }
+  double differences = 0;
+  double squares = 0;
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    PITH_ASSIGN(const LoraFloats got, ReadFactors(written->modules[i]));
+    const auto add = [&](const std::vector<float>& want, const std::vector<float>& have) {
+      for (size_t k = 0; k < want.size(); ++k) {
+        const double difference = static_cast<double>(have[k]) - want[k];
+        differences += difference * difference;
+        squares += static_cast<double>(want[k]) * want[k];
+      }
+    };
+    add(wanted[i].a, got.a);
+    add(wanted[i].b, got.b);
+  }
+  report->exact = differences == 0;
+  report->relative_error = squares > 0 ? std::sqrt(differences / squares) : 0;
+  return {};
+}
+
+}  // namespace
+
 Result<PeftExportReport> ExportPeft(const AdapterFile& adapter, const ModelConfig& config, const std::string& out_dir,
-                                    DType type, const std::string& base_model) {
+                                    AdapterStorage storage, const std::string& base_model) {
   const fs::path folder = out_dir;
   std::error_code error;
   if (fs::exists(folder / "adapter_config.json", error)) {
@@ -20,16 +51,10 @@ Result<PeftExportReport> ExportPeft(const AdapterFile& adapter, const ModelConfi
   }
   PeftExportReport report;
   report.path = out_dir;
-  report.exact = true;
   std::vector<LoraFloats> factors;
   std::vector<LoraWeights> weights;
   for (const LoraModule& module : adapter.modules) {
     PITH_ASSIGN(LoraFloats floats, ReadFactors(module));
-    if (type == DType::kBF16) {
-      for (const std::vector<float>* values : {&floats.a, &floats.b}) {
-        for (const float value : *values) report.exact = report.exact && BF16ToF32(F32ToBF16(value)) == value;
-      }
-    }
     factors.push_back(std::move(floats));
   }
   for (size_t i = 0; i < factors.size(); ++i) {
@@ -39,7 +64,7 @@ Result<PeftExportReport> ExportPeft(const AdapterFile& adapter, const ModelConfi
     weights.push_back({module.layer, module.kind, module.rank, alpha, factors[i].a, factors[i].b});
   }
   AdapterWriteOptions options;
-  options.storage = type == DType::kBF16 ? AdapterStorage::kBF16 : AdapterStorage::kF32;
+  options.storage = storage;
   options.base_model = base_model;
   options.invocation = adapter.invocation;
   PITH_RETURN_IF_ERROR(WriteAdapter(out_dir, config, weights, options));
@@ -50,6 +75,7 @@ Result<PeftExportReport> ExportPeft(const AdapterFile& adapter, const ModelConfi
       return Error{ErrorCode::kIo, "cannot copy '" + source.string() + "': " + error.message()};
     }
   }
+  PITH_RETURN_IF_ERROR(Compare(factors, out_dir, config, &report));
   report.modules = static_cast<int64_t>(weights.size());
   report.file_bytes = fs::file_size(folder / "adapter_model.safetensors", error);
   return report;

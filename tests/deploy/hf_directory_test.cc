@@ -120,7 +120,7 @@ TEST(PeftExport, KeepsScalingsAndFactors) {
         AdapterFile::Open(GoldenPath(std::string("models/qwen2_untied/adapters/") + name), base->config());
     ASSERT_TRUE(file.ok());
     const std::string out = testing::TempDir() + "/peft";
-    const auto report = ExportPeft(**file, base->config(), out, DType::kF32, "base/name");
+    const auto report = ExportPeft(**file, base->config(), out, AdapterStorage::kF32, "base/name");
     ASSERT_TRUE(report.ok()) << report.error().message;
     EXPECT_TRUE(report->exact);
     const auto copy = AdapterFile::Open(out, base->config());
@@ -131,10 +131,27 @@ TEST(PeftExport, KeepsScalingsAndFactors) {
       EXPECT_EQ(ReadFactors((*copy)->modules[i])->a, ReadFactors((*file)->modules[i])->a);
       EXPECT_EQ(ReadFactors((*copy)->modules[i])->b, ReadFactors((*file)->modules[i])->b);
     }
-    const auto again = ExportPeft(**file, base->config(), out, DType::kF32, "");
+    const auto again = ExportPeft(**file, base->config(), out, AdapterStorage::kF32, "");
     ASSERT_FALSE(again.ok());
     EXPECT_EQ(again.error().code, ErrorCode::kInvalidArgument);
   }
+}
+
+TEST(PeftExport, ToInt8AndBack) {
+  const auto base = Open(GoldenPath("models/llama"));
+  const auto file = *AdapterFile::Open(GoldenPath("models/llama/adapters/all"), base->config());
+  const std::string out = testing::TempDir();
+  const auto report = ExportPeft(*file, base->config(), out + "/int8", AdapterStorage::kInt8, "");
+  ASSERT_TRUE(report.ok()) << report.error().message;
+  EXPECT_FALSE(report->exact);
+  EXPECT_GT(report->relative_error, 0.0);
+  EXPECT_LT(report->relative_error, 0.01);  // a step is 1/127 of the largest of a row
+  const auto int8 = *AdapterFile::Open(out + "/int8", base->config());
+  EXPECT_EQ(int8->modules[0].a.type, DType::kI8);
+  // Once rounded, nothing more is lost.
+  const auto again = ExportPeft(*int8, base->config(), out + "/again", AdapterStorage::kInt8, "");
+  ASSERT_TRUE(again.ok());
+  EXPECT_LT(again->relative_error, 1e-6);
 }
 
 TEST(PeftExport, Int8BecomesWhatPeftReads) {
@@ -154,7 +171,7 @@ TEST(PeftExport, Int8BecomesWhatPeftReads) {
   ASSERT_TRUE(WriteAdapter(small, base->config(), weights, options).ok());
   const auto int8 = *AdapterFile::Open(small, base->config());
   ASSERT_EQ(int8->modules[0].a.type, DType::kI8);
-  ASSERT_TRUE(ExportPeft(*int8, base->config(), out, DType::kF32, "").ok());
+  ASSERT_TRUE(ExportPeft(*int8, base->config(), out, AdapterStorage::kF32, "").ok());
   const auto floats = *AdapterFile::Open(out, base->config());
   EXPECT_EQ(floats->modules[0].a.type, DType::kF32);
   EXPECT_EQ(floats->invocation, (std::vector<int32_t>{3}));
