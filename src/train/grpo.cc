@@ -611,6 +611,8 @@ class Trainer {
     state.files = {{kReasoningFile, WriteReasoningTexts(texts_)}};
     PITH_RETURN_IF_ERROR(SaveCheckpoint(options_.output_dir, model_, optimizer_, state, options_.save_total_limit,
                                         std::nullopt, options_.base_model));
+    PITH_RETURN_IF_ERROR(metrics_.status());
+    PITH_RETURN_IF_ERROR(samples_.status());
     return comm_.Barrier();
   }
 

@@ -289,7 +289,7 @@ class Trainer {
     PITH_RETURN_IF_ERROR(SaveCheckpoint(options_.output_dir, model_, optimizer_, state, options_.save_total_limit, best,
                                         options_.base_model));
     saved_step_ = step_;
-    return {};
+    return metrics_.status();
   }
 
   // A step that failed has changed no parameter: what was done before it is not lost.

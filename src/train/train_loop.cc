@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 
 #include "base/json.h"
 
@@ -20,9 +21,21 @@ Status StepLog::Open(const std::string& path, int64_t last_step) {
       }
     }
   }
-  file_.open(path, std::ios::trunc);
-  file_ << kept << std::flush;
-  return file_ ? Status() : Status(Error{ErrorCode::kIo, "cannot write '" + path + "'"});
+  path_ = path;
+  const std::string part = path + ".part";
+  std::ofstream whole(part, std::ios::trunc);
+  whole << kept;
+  whole.close();
+  std::error_code error;
+  if (whole) std::filesystem::rename(part, path, error);
+  if (!whole || error) return Error{ErrorCode::kIo, "cannot write '" + path + "'"};
+  file_.open(path, std::ios::app);
+  return status();
+}
+
+Status StepLog::status() const {
+  if (path_.empty() || file_) return {};
+  return Error{ErrorCode::kIo, "cannot write '" + path_ + "'"};
 }
 
 void StepLog::Write(const std::string& json) {

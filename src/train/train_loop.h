@@ -27,12 +27,16 @@ class Stopwatch {
 // A file of JSON objects, one a line, each with an integer "step".
 class StepLog {
  public:
-  // Keeps the lines of steps up to `last_step` and drops the others: those steps are done again after a resume. kIo.
+  // Keeps the lines of steps up to `last_step` and drops the others: those steps are done again after a resume. The old
+  // file is there until the new one is whole. kIo.
   Status Open(const std::string& path, int64_t last_step);
   // Appends a line and flushes it. Nothing happens before Open.
   void Write(const std::string& json);
+  // kIo once a line could not be written.
+  Status status() const;
 
  private:
+  std::string path_;
   std::ofstream file_;
 };
 
