@@ -26,6 +26,16 @@ constexpr float kMaskFloor = -50.0F;
 
 bool IsCache(const std::string& name) { return name.starts_with("past_key_") || name.starts_with("past_value_"); }
 
+// What is inside of an RMSNorm. The converter makes one operator of it, whose inner numbers are no integers; in 16 bits
+// the squares of one large token would leave nothing of the others.
+bool IsInsideNorm(const std::string& name) {
+  if (name.find("norm") == std::string::npos) return false;
+  for (const char* end : {".mean", ".squares", ".sum", ".root", ".normed"}) {
+    if (name.ends_with(end)) return true;
+  }
+  return false;
+}
+
 // Values that must have one encoding: what only moves numbers, what is joined, and the two ends of the cache.
 class Ties {
  public:
@@ -323,6 +333,7 @@ Result<Encodings> ActivationEncodings(const OnnxGraph& graph, const ValueRanges&
   std::vector<std::string> names;
   for (const auto& [name, value] : graph.values) {
     if (value.type != OnnxType::kFloat || constants.contains(name) || fixed.contains(name)) continue;
+    if (IsInsideNorm(name)) continue;
     names.push_back(name);
     Group& group = groups[ties.Root(name)];
     group.cache = group.cache || IsCache(name);

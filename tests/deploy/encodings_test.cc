@@ -228,6 +228,9 @@ TEST(Encodings, ExportedGraphsHaveThem) {
     EXPECT_EQ(first.at("lm_head.weight")["bw"], 8);
     EXPECT_EQ(first.at("model.layers.0.mlp.up_proj.lora_A")["bw"], 8);
     EXPECT_EQ(first.at("logits")["bw"], 16);
+    // One operator to the converter: its ends have encodings, its inside has none.
+    EXPECT_TRUE(first.contains("layer0.attention_norm") && first.contains("layer0.sum"));
+    EXPECT_FALSE(first.contains("layer0.attention_norm.sum") || first.contains("final_norm.mean"));
   }
 }
 
