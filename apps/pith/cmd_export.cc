@@ -269,6 +269,7 @@ void AddExportCommand(Cli& cli) {
     cli.OnRun(app, [&cli, options] { return RunPeft(cli, *options); });
   }
   AddExportOnnxCommand(cli, parent);
+  AddExportGenieCommand(cli, parent);
 }
 
 }  // namespace pith
