@@ -90,6 +90,7 @@ void AddFeaturesCommand(Cli& cli);
 void AddPplCommand(Cli& cli);
 void AddPackCommand(Cli& cli);
 void AddPullCommand(Cli& cli);
+void AddQuantizeCommand(Cli& cli);
 void AddGradeCommand(Cli& cli);
 void AddInspectCommand(Cli& cli);
 void AddTokenizeCommand(Cli& cli);

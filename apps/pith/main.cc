@@ -11,6 +11,7 @@ int main(int argc, char** argv) {
   pith::AddGradeCommand(cli);
   pith::AddInspectCommand(cli);
   pith::AddPackCommand(cli);
+  pith::AddQuantizeCommand(cli);
   pith::AddPullCommand(cli);
   pith::AddExportCommand(cli);
   pith::AddVerifyExportCommand(cli);

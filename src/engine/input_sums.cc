@@ -3,6 +3,7 @@
 namespace pith {
 
 void InputSums::Add(const std::string& module, const float* x, int64_t rows, int64_t cols) {
+  if (observer_) return observer_(module, x, rows, cols);
   Sum& sum = sums_[module];
   sum.squares.resize(static_cast<size_t>(cols));
   for (int64_t r = 0; r < rows; ++r) {

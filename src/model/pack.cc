@@ -444,6 +444,11 @@ class Packer {
     const float minimum_allowed =
         format.scale_type == DType::kF16 && format.zero == ZeroForm::kMinimum ? kMaxF16 : largest_allowed;
 
+    RowRounding rounding;
+    if (options_.rounding && !matrix.exact_repack) {
+      PITH_ASSIGN(rounding, options_.rounding(name, format, cols));
+    }
+
     const auto scale_count = static_cast<size_t>(rows * groups);
     std::vector<float> scales(scale_count);
     std::vector<uint8_t> zeros(format.zero == ZeroForm::kZeroPoint ? scale_count : 0);
@@ -493,6 +498,7 @@ class Packer {
           RepackRow(source.type, bytes, cols, out);
         } else {
           QuantizeRow(quantizer, s.values.data(), cols, importance, out);
+          if (rounding) rounding(s.values.data(), out);
         }
         DequantizeRow(format, cols, out, s.approximation.data());
         signal[static_cast<size_t>(row)] = row_signal;

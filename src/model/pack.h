@@ -24,6 +24,10 @@ inline constexpr int kPackVersion = 2;
 // DefaultRecipe, but symmetric where most of the weights of the linears are so already (Q4_0) and lose nothing by it.
 PackRecipe DefaultRecipeFor(const Checkpoint& checkpoint);
 
+// Chooses the integers of one row for the scales that were found; `out` holds those of plain rounding. Called from
+// several threads.
+using RowRounding = std::function<void(const float* row, const QuantizedRow& out)>;
+
 struct PackOptions {
   int threads = 0;         // 0 = one per hardware thread
   bool overwrite = false;  // replace a packed model that is there
@@ -31,6 +35,9 @@ struct PackOptions {
   // `scratch`, which is not there yet, and removes it again.
   const InputMoments* moments = nullptr;
   std::function<Result<InputMoments>(const std::string& scratch)> measure_moments;
+  // Asked once per matrix that is quantized from floats, in the order of the forward pass; an empty answer leaves plain
+  // rounding. The answer is dropped when the matrix is done.
+  std::function<Result<RowRounding>(const std::string& module, const QuantFormat& format, int64_t cols)> rounding;
   // Bytes of source tensors done and in all.
   std::function<void(uint64_t done, uint64_t total)> on_progress;
 };

@@ -1,0 +1,37 @@
+// Rounding with error feedback (GPTQ, arXiv 2210.17323): the integers of a row are chosen one after the other so that
+// each makes good, as far as it can, for the errors of those before it, as the linear's own inputs see them.
+//
+// The error of a row, e = w - w^, changes the output by e . x; over the calibration text sum (e . x)^2 = e^T H e with
+// H = sum x x^T. With H = L L^T this is |L^T e|^2, a triangular system: from the last input to the first, each integer
+// is the one that brings its component nearest to zero (Babai's nearest plane, of which GPTQ is another spelling).
+// Scales are kept. Inputs are taken in the order of falling H_ii.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/result.h"
+#include "model/quantize.h"
+
+namespace pith::quant {
+
+class ErrorFeedback {
+ public:
+  // `gram` is H [n, n], symmetric; `damping` times the mean of its diagonal is added to the diagonal. kNumeric when it
+  // is not positive definite even so.
+  static Result<std::shared_ptr<const ErrorFeedback>> Make(const std::vector<float>& gram, int64_t n, double damping);
+
+  // Chooses the codes of one row for the scales (and zeros, minimums) in `out`. Thread-safe.
+  void Round(const QuantFormat& format, const float* row, const QuantizedRow& out) const;
+
+ private:
+  int64_t n_ = 0;
+  std::vector<int32_t> order_;  // input at each place of the triangle; the last place comes first
+  std::vector<float> upper_;    // L^T, [n, n]: row j holds L_ij at i >= j
+};
+
+// e^T H e of a row, in double.
+double QuadraticError(const std::vector<float>& gram, int64_t n, const float* row, const float* approximation);
+
+}  // namespace pith::quant
