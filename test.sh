@@ -19,21 +19,14 @@ done
 
 step() { echo "test.sh: $*"; }
 
-step "1/4 packages"
+step "1/5 packages"
 scripts/setup.sh "$(if $aarch64; then echo aarch64; else echo test; fi)"
 scripts/setup.sh train
 
-# With libtorch everything is built and tested; without it, all but training and quantization.
-preset=full
-if ! dpkg-query -W -f='${db:Status-Status}' libtorch-dev libopenblas-openmp-dev 2> /dev/null | grep -q '^installedinstalled$'; then
-  preset=edge
-  echo "test.sh: SKIPPED LOUDLY: libtorch cannot be had here; training and quantization are not built and not tested" >&2
-fi
+step "2/5 build (preset edge)"
+scripts/build.sh edge
 
-step "2/4 build (preset $preset)"
-scripts/build.sh "$preset"
-
-step "3/4 model smollm2-135m (98 MB; tests that need it are skipped loudly without it)"
+step "3/5 model smollm2-135m (98 MB; tests that need it are skipped loudly without it)"
 if ! bin/pith pull smollm2-135m; then
   echo "test.sh: SKIPPED LOUDLY: smollm2-135m cannot be had here; the tests with a real model will not run" >&2
 fi
@@ -43,5 +36,17 @@ if ! $large; then excluded+=(large); fi
 if ! $aarch64; then excluded+=(aarch64); fi
 if [ ${#excluded[@]} -gt 0 ]; then arguments+=(-LE "^($(IFS='|'; echo "${excluded[*]}"))$"); fi
 
-step "4/4 ctest"
-exec ctest --test-dir "build/$preset" --output-on-failure -j "$(nproc)" "${arguments[@]}"
+# Training and quantization, where libtorch can be had; what both builds share comes out of the compiler cache.
+failed=0
+if dpkg-query -W -f='${db:Status-Status}' libtorch-dev libopenblas-openmp-dev 2> /dev/null | grep -q '^installedinstalled$'; then
+  step "4/5 training: build (preset full) and its tests"
+  scripts/build.sh full
+  ctest --test-dir build/full --output-on-failure -j "$(nproc)" -L '^train$' || failed=1
+  scripts/build.sh edge pith > /dev/null  # bin/pith is the runtime again
+else
+  echo "test.sh: SKIPPED LOUDLY: libtorch cannot be had here; training and quantization are not built and not tested" >&2
+fi
+
+step "5/5 ctest"
+ctest --test-dir build/edge --output-on-failure -j "$(nproc)" "${arguments[@]}" || failed=1
+exit $failed
