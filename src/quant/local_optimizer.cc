@@ -2,9 +2,12 @@
 
 #include <torch/types.h>
 
+#include <algorithm>
 #include <cmath>
+#include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "train/blas.h"
 #include "train/optimizer.h"
@@ -12,8 +15,6 @@
 namespace pith::quant {
 
 namespace {
-
-using Slice = at::indexing::Slice;
 
 at::Tensor View(const WeightMatrix& matrix, at::IntArrayRef shape) {
   // The tensor does not outlive the matrix and is never written to.
@@ -102,7 +103,7 @@ class Problem {
 
   // Pairs of w[kv, heads, 2, half, hidden] by the angles and scales of their kv head.
   at::Tensor Turn(const at::Tensor& w, const at::Tensor& scale) const {
-    const at::IntArrayRef shape = {config_.kv_heads, 1, d_ / 2, 1};
+    const std::vector<int64_t> shape = {config_.kv_heads, 1, d_ / 2, 1};
     const at::Tensor c = (angle_.cos() * scale).view(shape), s = (angle_.sin() * scale).view(shape);
     const at::Tensor a = w.select(2, 0), b = w.select(2, 1);
     return at::stack({a * c - b * s, b * c + a * s});
