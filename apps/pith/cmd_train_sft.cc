@@ -4,7 +4,6 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <optional>
@@ -13,7 +12,7 @@
 #include "cmd_train.h"
 #include "command.h"
 #include "json_output.h"
-#include "model/hf_export.h"
+#include "model/companions.h"
 #include "train/comm.h"
 #include "train/dataset.h"
 #include "train/sft.h"
@@ -82,34 +81,20 @@ Status Split(double share, uint64_t seed, Dataset* data, std::vector<train::Samp
                                                 (eval->empty() ? "evaluate" : "train on")};
 }
 
-// A whole model needs its tokenizer beside it.
+// A whole model needs its tokenizer beside it; a new one has that of the command line.
 Status WriteTokenizer(const LoadedForTraining& loaded, const std::string& tokenizer_file, const std::string& out) {
+  if (loaded.checkpoint != nullptr) return WriteCompanions(*loaded.checkpoint, out);
   namespace fs = std::filesystem;
-  const auto write = [&](const char* name, const std::string& text) -> Status {
-    std::ofstream file(fs::path(out) / name, std::ios::binary);
-    file << text;
-    file.close();
-    return file ? Status() : Status(Error{ErrorCode::kIo, "cannot write '" + out + "/" + name + "'"});
-  };
-  const auto copy = [&](const fs::path& from, const char* name, bool needed) -> Status {
+  const fs::path from = tokenizer_file;
+  for (const char* name :
+       {"tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja"}) {
+    const bool itself = std::string_view(name) == "tokenizer.json";
+    const fs::path source = itself ? from : from.parent_path() / name;
     std::error_code error;
-    if (!needed && !fs::exists(from, error)) return {};
-    fs::copy_file(from, fs::path(out) / name, fs::copy_options::overwrite_existing, error);
-    if (!error) return {};
-    return Error{ErrorCode::kIo, "cannot copy '" + from.string() + "' to '" + out + "': " + error.message()};
-  };
-  if (loaded.checkpoint != nullptr && loaded.checkpoint->gguf() != nullptr) {
-    const ModelConfig& config = loaded.checkpoint->config();
-    PITH_ASSIGN(const HfTokenizerFiles files, HfTokenizerOfGguf(*loaded.checkpoint->gguf(), config.max_position));
-    PITH_RETURN_IF_ERROR(write("tokenizer.json", files.tokenizer));
-    PITH_RETURN_IF_ERROR(write("tokenizer_config.json", files.tokenizer_config));
-    return write("generation_config.json", HfGenerationConfigText(config));
-  }
-  const fs::path tokenizer =
-      loaded.checkpoint != nullptr ? fs::path(loaded.checkpoint->path()) / "tokenizer.json" : fs::path(tokenizer_file);
-  PITH_RETURN_IF_ERROR(copy(tokenizer, "tokenizer.json", true));
-  for (const char* name : {"tokenizer_config.json", "generation_config.json", "chat_template.jinja"}) {
-    PITH_RETURN_IF_ERROR(copy(tokenizer.parent_path() / name, name, false));
+    if (!itself && !fs::exists(source, error)) continue;
+    fs::copy_file(source, fs::path(out) / name, fs::copy_options::overwrite_existing, error);
+    if (error)
+      return Error{ErrorCode::kIo, "cannot copy '" + source.string() + "' to '" + out + "': " + error.message()};
   }
   return {};
 }

@@ -16,6 +16,7 @@
 #include "base/thread_pool.h"
 #include "deploy/lora_factors.h"
 #include "deploy/matrix_reader.h"
+#include "model/companions.h"
 #include "model/hf_export.h"
 #include "model/hf_names.h"
 #include "model/safetensors.h"
@@ -28,17 +29,6 @@ namespace {
 
 constexpr int64_t kRowsPerTask = 16;
 constexpr int64_t kChunkBytes = int64_t{16} << 20;
-
-// Files of a Hugging Face directory that travel with the weights.
-constexpr const char* kCompanions[] = {"tokenizer.json",
-                                       "tokenizer_config.json",
-                                       "generation_config.json",
-                                       "special_tokens_map.json",
-                                       "added_tokens.json",
-                                       "vocab.json",
-                                       "merges.txt",
-                                       "chat_template.jinja",
-                                       "chat_template.json"};
 
 const char* TorchName(DType type) {
   return type == DType::kF32 ? "float32" : type == DType::kF16 ? "float16" : "bfloat16";
@@ -150,7 +140,7 @@ class Exporter {
   Status WriteAll(const fs::path& folder) {
     PITH_ASSIGN(const std::string config, ConfigText());
     PITH_RETURN_IF_ERROR(WriteText(folder / "config.json", config));
-    PITH_RETURN_IF_ERROR(WriteCompanions(folder));
+    PITH_RETURN_IF_ERROR(WriteCompanions(checkpoint_, folder.string()));
     std::vector<SafetensorsEntry> entries;
     uint64_t bytes = 0;
     for (const Matrix& matrix : matrices_) {
@@ -186,24 +176,6 @@ class Exporter {
     json["torch_dtype"] = TorchName(options_.type);
     if (json.contains("dtype")) json["dtype"] = TorchName(options_.type);
     return json.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
-  }
-
-  Status WriteCompanions(const fs::path& folder) const {
-    if (checkpoint_.format() == CheckpointFormat::kGguf) {
-      PITH_ASSIGN(const HfTokenizerFiles files, HfTokenizerOfGguf(*checkpoint_.gguf(), config_.max_position));
-      PITH_RETURN_IF_ERROR(WriteText(folder / "tokenizer.json", files.tokenizer));
-      PITH_RETURN_IF_ERROR(WriteText(folder / "tokenizer_config.json", files.tokenizer_config));
-      return WriteText(folder / "generation_config.json", HfGenerationConfigText(config_));
-    }
-    for (const char* name : kCompanions) {
-      const fs::path source = fs::path(checkpoint_.path()) / name;
-      std::error_code error;
-      if (!fs::exists(source, error)) continue;
-      if (!fs::copy_file(source, folder / name, error)) {
-        return Error{ErrorCode::kIo, "cannot copy '" + source.string() + "': " + error.message()};
-      }
-    }
-    return {};
   }
 
   Status WriteVector(const std::string& module, const std::string& part, int64_t size) {

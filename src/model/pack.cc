@@ -19,6 +19,7 @@
 #include "base/json.h"
 #include "base/progress.h"
 #include "base/thread_pool.h"
+#include "model/companions.h"
 #include "model/hf_export.h"
 #include "model/hf_names.h"
 #include "model/pack_config.h"
@@ -39,17 +40,6 @@ constexpr float kMaxF16 = 65504.0f;
 
 constexpr int64_t kRowsPerTask = 16;
 constexpr int64_t kChunkBytes = int64_t{4} << 20;  // packed bytes held before they are written
-
-// Files of a Hugging Face directory that travel with the weights.
-constexpr std::array<const char*, 9> kCompanions = {"tokenizer.json",
-                                                    "tokenizer_config.json",
-                                                    "generation_config.json",
-                                                    "special_tokens_map.json",
-                                                    "added_tokens.json",
-                                                    "vocab.json",
-                                                    "merges.txt",
-                                                    "chat_template.jinja",
-                                                    "chat_template.json"};
 
 // One matrix to be written.
 struct Matrix {
@@ -106,7 +96,7 @@ bool IsPackedModel(const fs::path& folder) {
   for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
     const std::string name = it->path().filename().string();
     const bool known = name == "config.json" || name == "model.safetensors" || name.rfind("pith-", 0) == 0 ||
-                       std::find(kCompanions.begin(), kCompanions.end(), name) != kCompanions.end();
+                       std::find(kCompanionFiles.begin(), kCompanionFiles.end(), name) != kCompanionFiles.end();
     if (!known) return false;
   }
   return !error;
@@ -323,7 +313,7 @@ class Packer {
 
   Status WriteAll(const fs::path& folder, const std::string& config_text) {
     PITH_RETURN_IF_ERROR(WriteTextFile(folder / "config.json", config_text));
-    PITH_RETURN_IF_ERROR(WriteCompanions(folder));
+    PITH_RETURN_IF_ERROR(WriteCompanions(checkpoint_, folder.string()));
     const std::map<std::string, std::string> metadata = {{"format", "pt"}, {"pith_recipe", recipe_.Canonical()}};
     std::vector<SafetensorsEntry> entries = Entries();
     uint64_t bytes = 0;
@@ -347,24 +337,6 @@ class Packer {
     report_.file_bytes = writer_->file_bytes();
     PITH_RETURN_IF_ERROR(writer_->Finish());
     return WriteRecord(folder);
-  }
-
-  Status WriteCompanions(const fs::path& folder) const {
-    if (checkpoint_.format() == CheckpointFormat::kGguf) {
-      PITH_ASSIGN(const HfTokenizerFiles files, HfTokenizerOfGguf(*checkpoint_.gguf(), config_.max_position));
-      PITH_RETURN_IF_ERROR(WriteTextFile(folder / "tokenizer.json", files.tokenizer));
-      PITH_RETURN_IF_ERROR(WriteTextFile(folder / "tokenizer_config.json", files.tokenizer_config));
-      return WriteTextFile(folder / "generation_config.json", HfGenerationConfigText(config_));
-    }
-    for (const char* name : kCompanions) {
-      const fs::path source = fs::path(checkpoint_.path()) / name;
-      std::error_code error;
-      if (!fs::exists(source, error)) continue;
-      if (!fs::copy_file(source, folder / name, error)) {
-        return Error{ErrorCode::kIo, "cannot copy '" + source.string() + "': " + error.message()};
-      }
-    }
-    return {};
   }
 
   Status WriteRecord(const fs::path& folder) const {
@@ -644,7 +616,7 @@ std::vector<std::string> PackSourceFiles(const Checkpoint& checkpoint) {
   if (checkpoint.format() == CheckpointFormat::kGguf) return {checkpoint.path()};
   const fs::path folder = checkpoint.path();
   std::vector<std::string> paths = {(folder / "config.json").string()};
-  for (const char* name : kCompanions) {
+  for (const char* name : kCompanionFiles) {
     std::error_code error;
     if (fs::exists(folder / name, error)) paths.push_back((folder / name).string());
   }

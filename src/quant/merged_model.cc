@@ -13,6 +13,7 @@
 #include "base/cache_folder.h"
 #include "base/json.h"
 #include "deploy/matrix_reader.h"
+#include "model/companions.h"
 #include "model/hf_export.h"
 #include "model/hf_names.h"
 #include "model/pack.h"
@@ -69,34 +70,20 @@ class Merger {
 
  private:
   Status WriteConfigAndTokenizer(const fs::path& folder) const {
+    std::string text;
     if (checkpoint_.format() == CheckpointFormat::kGguf) {
-      PITH_ASSIGN(const std::string text, HfConfigText(config_));
-      PITH_ASSIGN(const HfTokenizerFiles files, HfTokenizerOfGguf(*checkpoint_.gguf(), config_.max_position));
-      PITH_RETURN_IF_ERROR(WriteText(folder / "config.json", text));
-      PITH_RETURN_IF_ERROR(WriteText(folder / "tokenizer.json", files.tokenizer));
-      PITH_RETURN_IF_ERROR(WriteText(folder / "tokenizer_config.json", files.tokenizer_config));
-      return WriteText(folder / "generation_config.json", HfGenerationConfigText(config_));
+      PITH_ASSIGN(text, HfConfigText(config_));
+    } else {
+      PITH_ASSIGN(const Json parsed, ReadJsonFile((fs::path(checkpoint_.path()) / "config.json").string()));
+      OrderedJson json = parsed;
+      json.erase("quantization_config");
+      json["tie_word_embeddings"] = false;
+      json["torch_dtype"] = "float32";
+      if (json.contains("dtype")) json["dtype"] = "float32";
+      text = json.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
     }
-    for (const fs::path source : PackSourceFiles(checkpoint_)) {
-      if (source.extension() == ".safetensors") continue;
-      const fs::path target = folder / source.filename();
-      if (source.filename() == "config.json") {
-        PITH_ASSIGN(const Json parsed, ReadJsonFile(source.string()));
-        OrderedJson json = parsed;
-        json.erase("quantization_config");
-        json["tie_word_embeddings"] = false;
-        json["torch_dtype"] = "float32";
-        if (json.contains("dtype")) json["dtype"] = "float32";
-        const std::string text = json.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
-        PITH_RETURN_IF_ERROR(WriteText(target, text));
-        continue;
-      }
-      std::error_code error;
-      if (!fs::copy_file(source, target, error)) {
-        return Error{ErrorCode::kIo, "cannot copy '" + source.string() + "': " + error.message()};
-      }
-    }
-    return {};
+    PITH_RETURN_IF_ERROR(WriteText(folder / "config.json", text));
+    return WriteCompanions(checkpoint_, folder.string());
   }
 
   // Writes the next tensor, or piece of one.

@@ -15,34 +15,16 @@
 #include "base/json.h"
 #include "base/result.h"
 #include "support/data.h"
+#include "support/shell.h"
 
 namespace pith {
 namespace {
 
 namespace fs = std::filesystem;
+using ::pith::testing::Outcome;
 using ::pith::testing::ReadFile;
+using ::pith::testing::Shell;
 using ::pith::testing::TempDir;
-
-struct Outcome {
-  int status = -1;  // exit status; -1 when it did not exit by itself
-  std::string out;
-  std::string error;
-};
-
-// Runs a line of sh in which $PITH is the program.
-Outcome Shell(const std::string& line) {
-  const std::string error_path = TempDir() + "/stderr";
-  ::setenv("PITH", PITH_BINARY, 1);
-  std::FILE* pipe = ::popen(("{ " + line + "\n} 2> " + error_path).c_str(), "r");
-  Outcome outcome;
-  char buffer[4096];
-  size_t count;
-  while ((count = std::fread(buffer, 1, sizeof(buffer), pipe)) > 0) outcome.out.append(buffer, count);
-  const int status = ::pclose(pipe);
-  if (WIFEXITED(status)) outcome.status = WEXITSTATUS(status);
-  outcome.error = ReadFile(error_path);
-  return outcome;
-}
 
 // The outcome must be exactly one line of JSON; returns it.
 Json OneLineOfJson(const Outcome& outcome) {

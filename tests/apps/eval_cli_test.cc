@@ -11,41 +11,17 @@
 #include "base/json.h"
 #include "base/result.h"
 #include "support/data.h"
+#include "support/shell.h"
 
 namespace pith {
 namespace {
 
 namespace fs = std::filesystem;
+using ::pith::testing::ExpectError;
+using ::pith::testing::Outcome;
 using ::pith::testing::ReadFile;
+using ::pith::testing::Shell;
 using ::pith::testing::TempDir;
-
-struct Outcome {
-  int status = -1;
-  std::string out;
-  Json json;  // of the output, when it is JSON
-};
-
-// Runs a line of sh in which $PITH is the program.
-Outcome Shell(const std::string& line) {
-  ::setenv("PITH", PITH_BINARY, 1);
-  std::FILE* pipe = ::popen(line.c_str(), "r");
-  Outcome outcome;
-  char buffer[4096];
-  size_t count;
-  while ((count = std::fread(buffer, 1, sizeof(buffer), pipe)) > 0) outcome.out.append(buffer, count);
-  const int status = ::pclose(pipe);
-  if (WIFEXITED(status)) outcome.status = WEXITSTATUS(status);
-  if (const auto json = ParseJson(outcome.out, "output"); json.ok()) outcome.json = *json;
-  return outcome;
-}
-
-void ExpectError(const std::string& line, ErrorCode code, const std::string& part) {
-  const Outcome outcome = Shell(line + " --json 2> /dev/null");
-  EXPECT_EQ(outcome.status, ExitCode(code)) << line << "\n" << outcome.out;
-  ASSERT_TRUE(outcome.json.contains("error")) << line << "\n" << outcome.out;
-  EXPECT_EQ(outcome.json["error"]["code"], ErrorCodeName(code)) << line;
-  EXPECT_NE(outcome.json["error"]["message"].get<std::string>().find(part), std::string::npos) << outcome.out;
-}
 
 class EvalCliTest : public ::testing::Test {
  protected:

@@ -12,28 +12,17 @@
 #include "base/json.h"
 #include "base/result.h"
 #include "support/data.h"
+#include "support/shell.h"
 
 namespace pith {
 namespace {
 
 using ::pith::testing::TempDir;
 
-struct Outcome {
-  int status = -1;
-  std::string out;
-};
+using ::pith::testing::Outcome;
 
-// Runs the program with these arguments as a shell reads them.
-Outcome RunGrade(const std::string& arguments) {
-  std::FILE* pipe = ::popen((std::string(PITH_BINARY) + " grade " + arguments + " 2> /dev/null").c_str(), "r");
-  Outcome outcome;
-  char buffer[4096];
-  size_t count;
-  while ((count = std::fread(buffer, 1, sizeof(buffer), pipe)) > 0) outcome.out.append(buffer, count);
-  const int status = ::pclose(pipe);
-  if (WIFEXITED(status)) outcome.status = WEXITSTATUS(status);
-  return outcome;
-}
+// Runs `pith grade` with these arguments as a shell reads them.
+Outcome RunGrade(const std::string& arguments) { return testing::Shell("$PITH grade " + arguments); }
 
 std::vector<Json> Lines(const std::string& text) {
   std::vector<Json> lines;

@@ -12,37 +12,17 @@
 #include "base/json.h"
 #include "base/result.h"
 #include "support/data.h"
+#include "support/shell.h"
 #include "train/byte_tokenizer.h"
 
 namespace pith {
 namespace {
 
-struct Outcome {
-  int status = -1;
-  Json json;  // null when standard output is not one line of JSON
-};
+using ::pith::testing::ExpectError;
+using ::pith::testing::Outcome;
 
 // Runs the program with these arguments and --json.
-Outcome Pith(const std::string& arguments) {
-  const std::string line = std::string(PITH_BINARY) + " " + arguments + " --json 2> /dev/null";
-  std::FILE* pipe = ::popen(line.c_str(), "r");
-  std::string out;
-  char buffer[4096];
-  size_t count;
-  while ((count = std::fread(buffer, 1, sizeof(buffer), pipe)) > 0) out.append(buffer, count);
-  const int status = ::pclose(pipe);
-  Outcome outcome;
-  if (WIFEXITED(status)) outcome.status = WEXITSTATUS(status);
-  if (const auto json = ParseJson(out, "output"); json.ok()) outcome.json = *json;
-  return outcome;
-}
-
-void ExpectError(const Outcome& outcome, ErrorCode code, const std::string& text) {
-  EXPECT_EQ(outcome.status, ExitCode(code));
-  ASSERT_TRUE(outcome.json.is_object() && outcome.json.contains("error")) << outcome.json;
-  EXPECT_EQ(outcome.json["error"]["code"], ErrorCodeName(code));
-  EXPECT_NE(outcome.json["error"]["message"].get<std::string>().find(text), std::string::npos) << outcome.json;
-}
+Outcome Pith(const std::string& arguments) { return testing::Shell("$PITH " + arguments + " --json"); }
 
 #ifdef PITH_TRAIN
 

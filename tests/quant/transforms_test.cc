@@ -183,12 +183,14 @@ TEST(LocalOptimization, LowersTheNormAndKeepsTransformsValid) {
 
 TEST(QuantizeModel, WritesAPackedModelThatRuns) {
   const TemporaryDir dir;
-  for (const char* name : {"minmax", "hadamard", "fptquant", "fptquant+gptq"}) {
+  // Eight bits: what they change in the untransformed model is the measure. A transform that is not undone changes all.
+  double rounding = 0;
+  for (const std::string name : {"minmax", "hadamard", "fptquant", "fptquant+gptq"}) {
     QuantizeOptions options;
     const auto method = ParseMethod(name);
     ASSERT_TRUE(method.ok());
     options.method = *method;
-    const auto recipe = ParseRecipe("w4,head=w4,method=best,weigh=none");
+    const auto recipe = ParseRecipe("w8,head=w8,method=best,weigh=none");
     ASSERT_TRUE(recipe.ok());
     options.recipe = *recipe;
     options.local.iterations = 5;
@@ -199,7 +201,10 @@ TEST(QuantizeModel, WritesAPackedModelThatRuns) {
     ASSERT_TRUE(report.ok()) << name << ": " << report.error().message;
     EXPECT_EQ(report->layers.empty(), !method->optimize);
     EXPECT_FALSE(fs::exists(out + ".work"));
-    EXPECT_LT(RelativeChange(Logits(ModelDir("qwen2_tied")), Logits(out)), 0.8) << name;
+    const double change = RelativeChange(Logits(ModelDir("qwen2_tied")), Logits(out));
+    if (name == "minmax") rounding = change;
+    EXPECT_GT(change, 0.0);
+    EXPECT_LE(change, 2 * rounding) << name;
     EXPECT_EQ(QuantizeModel(ModelDir("qwen2_tied"), out, options).error().code, ErrorCode::kInvalidArgument);
   }
   EXPECT_EQ(ParseMethod("magic").error().code, ErrorCode::kInvalidArgument);
