@@ -5,8 +5,7 @@ DATA has train/train_gsm8k.jsonl, train/train_math.jsonl, train/train_mawps.json
 chat/self_instruct_*.jsonl (rows with an instruction). What occurs in a file of eval/ too is left out: MAWPS holds much of MultiArith.
 Every problem serves one stage only: what the adapter has seen says nothing about the verifier. --scale 0.01 takes a hundredth of everything.
 
-Written to OUT: distill.jsonl, grpo.jsonl, verifier.jsonl (problems), direct.jsonl and reasoned.jsonl (for the switcher), and
-mix.jsonl, requests and problems that no stage has seen, for looking at thresholds.
+Written to OUT: distill.jsonl, grpo.jsonl, verifier.jsonl (problems), direct.jsonl and reasoned.jsonl (for the switcher).
 """
 import argparse
 import glob
@@ -103,9 +102,6 @@ def main():
     # Problems of one step are on the direct side too, so that "has numbers in it" is not what the switcher learns.
     everyday = shuffled(chats(args.data), by_id)
     write(os.path.join(args.out, "direct.jsonl"), shuffled(take(everyday, 260) + take(mawps, 140), by_id))
-    write(os.path.join(args.out, "mix.jsonl"),
-          shuffled([row | {"direct": True} for row in take(everyday, 100) + take(mawps, 60)] +
-                   [row | {"direct": False} for row in take(gsm8k, 100) + take(math, 60)], by_id))
 
 
 if __name__ == "__main__":

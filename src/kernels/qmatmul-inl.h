@@ -104,6 +104,24 @@ HWY_INLINE hn::Vec<D> LoadUnits(D d, const hn::TFromD<D>* from, int64_t stride) 
 #endif
 }
 
+// One unit (16 packed bytes) of each of kLanes rows as four vectors, in which lane r of words[i] holds bytes 4 i .. 4 i
+// + 3 of row r. `from` is the unit in the first row.
+HWY_INLINE void LoadWords(const uint8_t* HWY_RESTRICT from, int64_t stride, VU8 (&words)[4]) {
+  const hn::RepartitionToWide<DU32> du64;
+  const auto r0 = hn::BitCast(du32, LoadUnits(du8, from, 4 * stride));
+  const auto r1 = hn::BitCast(du32, LoadUnits(du8, from + stride, 4 * stride));
+  const auto r2 = hn::BitCast(du32, LoadUnits(du8, from + 2 * stride, 4 * stride));
+  const auto r3 = hn::BitCast(du32, LoadUnits(du8, from + 3 * stride, 4 * stride));
+  const auto a = hn::BitCast(du64, hn::InterleaveLower(du32, r0, r1));
+  const auto b = hn::BitCast(du64, hn::InterleaveLower(du32, r2, r3));
+  const auto c = hn::BitCast(du64, hn::InterleaveUpper(du32, r0, r1));
+  const auto d = hn::BitCast(du64, hn::InterleaveUpper(du32, r2, r3));
+  words[0] = hn::BitCast(du8, hn::InterleaveLower(du64, a, b));
+  words[1] = hn::BitCast(du8, hn::InterleaveUpper(du64, a, b));
+  words[2] = hn::BitCast(du8, hn::InterleaveLower(du64, c, d));
+  words[3] = hn::BitCast(du8, hn::InterleaveUpper(du64, c, d));
+}
+
 // In every 128-bit part: out lanes = sums of the four lanes of a, b, c, d.
 HWY_INLINE VI32 SumOfFours(VI32 a, VI32 b, VI32 c, VI32 d) {
   const hn::RepartitionToWide<DI32> di64;

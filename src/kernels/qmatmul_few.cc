@@ -26,24 +26,14 @@ constexpr int kSteps = static_cast<int>(kBlock / 4);  // of four inputs
 // plane of an activation line. `from` is the block in the first row, `stride` leads to the next row.
 template <bool kW8>
 HWY_INLINE void UnpackBlock(const uint8_t* HWY_RESTRICT from, int64_t stride, VU8 (&steps)[kSteps]) {
-  const hn::RepartitionToWide<DU32> du64;
   const hn::Repartition<uint16_t, DU8> du16;
   const VU8 mask = hn::Set(du8, uint8_t{15});
   constexpr int kUnitsPerBlock = kW8 ? 2 : 1;
   HWY_UNROLL(2)
   for (int unit = 0; unit < kUnitsPerBlock; ++unit) {
     const uint8_t* at = from + unit * 16;
-    const auto r0 = hn::BitCast(du32, LoadUnits(du8, at, 4 * stride));
-    const auto r1 = hn::BitCast(du32, LoadUnits(du8, at + stride, 4 * stride));
-    const auto r2 = hn::BitCast(du32, LoadUnits(du8, at + 2 * stride, 4 * stride));
-    const auto r3 = hn::BitCast(du32, LoadUnits(du8, at + 3 * stride, 4 * stride));
-    const auto a = hn::BitCast(du64, hn::InterleaveLower(du32, r0, r1));
-    const auto b = hn::BitCast(du64, hn::InterleaveLower(du32, r2, r3));
-    const auto c = hn::BitCast(du64, hn::InterleaveUpper(du32, r0, r1));
-    const auto d = hn::BitCast(du64, hn::InterleaveUpper(du32, r2, r3));
-    const VU8 words[4] = {
-        hn::BitCast(du8, hn::InterleaveLower(du64, a, b)), hn::BitCast(du8, hn::InterleaveUpper(du64, a, b)),
-        hn::BitCast(du8, hn::InterleaveLower(du64, c, d)), hn::BitCast(du8, hn::InterleaveUpper(du64, c, d))};
+    VU8 words[4];
+    LoadWords(at, stride, words);
     HWY_UNROLL(4)
     for (int i = 0; i < 4; ++i) {
       if constexpr (kW8) {

@@ -37,7 +37,6 @@ void UnpackTile(const QuantMatrix& w, int64_t tile, uint8_t* HWY_RESTRICT out) {
   const VU8 mask = hn::Set(du8, uint8_t{15});
   const VI8 eight = hn::Set(di8, int8_t{8});
   const VU8 ones = hn::Set(du8, uint8_t{1});
-  const hn::RepartitionToWide<DU32> du64;
   const hn::Repartition<uint16_t, DU8> du16;
   for (int64_t block = 0; block < blocks; ++block) {
     uint8_t* to = out + block * kTileBlockBytes<kW8>;
@@ -50,17 +49,8 @@ void UnpackTile(const QuantMatrix& w, int64_t tile, uint8_t* HWY_RESTRICT out) {
       };
       for (int unit = 0; unit < kUnitsPerBlock; ++unit) {
         const uint8_t* from = rows + p * kLanes * stride + (block * kUnitsPerBlock + unit) * 16;
-        const auto r0 = hn::BitCast(du32, LoadUnits(du8, from, 4 * stride));
-        const auto r1 = hn::BitCast(du32, LoadUnits(du8, from + stride, 4 * stride));
-        const auto r2 = hn::BitCast(du32, LoadUnits(du8, from + 2 * stride, 4 * stride));
-        const auto r3 = hn::BitCast(du32, LoadUnits(du8, from + 3 * stride, 4 * stride));
-        const auto a = hn::BitCast(du64, hn::InterleaveLower(du32, r0, r1));
-        const auto b = hn::BitCast(du64, hn::InterleaveLower(du32, r2, r3));
-        const auto c = hn::BitCast(du64, hn::InterleaveUpper(du32, r0, r1));
-        const auto d = hn::BitCast(du64, hn::InterleaveUpper(du32, r2, r3));
-        const VU8 words[4] = {
-            hn::BitCast(du8, hn::InterleaveLower(du64, a, b)), hn::BitCast(du8, hn::InterleaveUpper(du64, a, b)),
-            hn::BitCast(du8, hn::InterleaveLower(du64, c, d)), hn::BitCast(du8, hn::InterleaveUpper(du64, c, d))};
+        VU8 words[4];
+        LoadWords(from, stride, words);
         for (int i = 0; i < 4; ++i) {
           if constexpr (kW8 && kDot8) {
             emit(0, unit * 4 + i, hn::BitCast(di8, hn::Xor(words[i], hn::Set(du8, uint8_t{128}))));

@@ -136,14 +136,10 @@ class Trainer {
 
  private:
   Status Check() const {
-    const auto positive = [](int64_t value, const char* name) -> Status {
-      if (value >= 1) return {};
-      return Invalid(std::string(name) + " must be at least 1");
-    };
     const GrpoOptions& o = options_;
-    PITH_RETURN_IF_ERROR(positive(o.per_device_train_batch_size, "per-device-train-batch-size"));
-    PITH_RETURN_IF_ERROR(positive(o.gradient_accumulation_steps, "gradient-accumulation-steps"));
-    PITH_RETURN_IF_ERROR(positive(o.num_iterations, "num-iterations"));
+    PITH_RETURN_IF_ERROR(CheckPositive(o.per_device_train_batch_size, "per-device-train-batch-size"));
+    PITH_RETURN_IF_ERROR(CheckPositive(o.gradient_accumulation_steps, "gradient-accumulation-steps"));
+    PITH_RETURN_IF_ERROR(CheckPositive(o.num_iterations, "num-iterations"));
     if (o.num_generations < 2) return Invalid("num-generations must be at least 2: a group compares its responses");
     if (ResponsesPerRank() % o.num_generations != 0) {
       return Invalid("per-device-train-batch-size times gradient-accumulation-steps (" +
@@ -155,7 +151,7 @@ class Trainer {
     PITH_RETURN_IF_ERROR(CheckGrpoLoss(o.loss));
     PITH_RETURN_IF_ERROR(CheckBudgetWindow(o.window));
     if (o.budgets.empty()) return Invalid("there are no budgets");
-    for (const int64_t budget : o.budgets) PITH_RETURN_IF_ERROR(positive(budget, "a budget"));
+    for (const int64_t budget : o.budgets) PITH_RETURN_IF_ERROR(CheckPositive(budget, "a budget"));
     if (!(o.rollout_importance_cap >= 0)) return Invalid("rollout-importance-cap must be a number >= 0");
     if (!(o.learning_rate >= 0) || !std::isfinite(o.learning_rate)) {
       return Invalid("learning-rate must be a number >= 0");

@@ -152,13 +152,9 @@ class Trainer {
 
  private:
   Status Check() const {
-    const auto positive = [](int64_t value, const char* name) -> Status {
-      if (value >= 1) return {};
-      return Error{ErrorCode::kInvalidArgument, std::string(name) + " must be at least 1"};
-    };
-    PITH_RETURN_IF_ERROR(positive(options_.per_device_train_batch_size, "per-device-train-batch-size"));
-    PITH_RETURN_IF_ERROR(positive(options_.gradient_accumulation_steps, "gradient-accumulation-steps"));
-    PITH_RETURN_IF_ERROR(positive(options_.max_length, "max-length"));
+    PITH_RETURN_IF_ERROR(CheckPositive(options_.per_device_train_batch_size, "per-device-train-batch-size"));
+    PITH_RETURN_IF_ERROR(CheckPositive(options_.gradient_accumulation_steps, "gradient-accumulation-steps"));
+    PITH_RETURN_IF_ERROR(CheckPositive(options_.max_length, "max-length"));
     if (train_.empty()) return Error{ErrorCode::kInvalidArgument, "there are no samples to train on"};
     if (!(options_.learning_rate >= 0) || !std::isfinite(options_.learning_rate)) {
       return Error{ErrorCode::kInvalidArgument, "learning-rate must be a number >= 0"};

@@ -42,6 +42,11 @@ void StepLog::Write(const std::string& json) {
   if (file_.is_open()) file_ << json << "\n" << std::flush;
 }
 
+Status CheckPositive(int64_t value, const char* option) {
+  if (value >= 1) return {};
+  return Error{ErrorCode::kInvalidArgument, std::string(option) + " must be at least 1"};
+}
+
 Schedule MakeSchedule(ScheduleKind kind, int64_t total_steps, double warmup_ratio, int64_t warmup_steps) {
   Schedule schedule;
   schedule.kind = kind;

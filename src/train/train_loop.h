@@ -40,6 +40,9 @@ class StepLog {
   std::ofstream file_;
 };
 
+// kInvalidArgument names the option when its value is below 1.
+Status CheckPositive(int64_t value, const char* option);
+
 // warmup_steps > 0 overrides the ratio; at least one step in all.
 Schedule MakeSchedule(ScheduleKind kind, int64_t total_steps, double warmup_ratio, int64_t warmup_steps);
 
