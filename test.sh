@@ -42,7 +42,6 @@ if dpkg-query -W -f='${db:Status-Status}' libtorch-dev libopenblas-openmp-dev 2>
   step "4/5 training: build (preset full) and its tests"
   scripts/build.sh full
   ctest --test-dir build/full --output-on-failure -j "$(nproc)" -L '^train$' || failed=1
-  scripts/build.sh edge pith > /dev/null  # bin/pith is the runtime again
 else
   echo "test.sh: SKIPPED LOUDLY: libtorch cannot be had here; training and quantization are not built and not tested" >&2
 fi

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Configures (once) and builds a preset, and leaves the program at bin/pith: scripts/build.sh [PRESET] [ninja targets].
+# Configures (once) and builds a preset, and leaves the program at bin/pith (and bin/pith-train): scripts/build.sh [PRESET] [ninja targets].
 set -euo pipefail
 cd "$(dirname "$0")/.."
 preset=${1:-edge}
@@ -13,3 +13,4 @@ fi
 ninja -C "$dir" "$@"
 mkdir -p bin
 ln -sfn "../$dir/bin/pith" bin/pith
+if [ -x "$dir/bin/pith-train" ]; then ln -sfn "../$dir/bin/pith-train" bin/pith-train; fi

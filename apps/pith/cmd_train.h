@@ -1,4 +1,4 @@
-// The subcommands of `pith train`. Those that need libtorch are in both builds; without it they say what is missing.
+// The subcommands of `pith train`. Those that need libtorch do their work in pith-train (training_program.h).
 #pragma once
 
 #include <CLI/App.hpp>

@@ -1,7 +1,7 @@
 // The common shape of pith's subcommands: how they are registered, how they report, which options they share.
 //
 // A subcommand is one file, cmd_NAME.cc, with one function void AddNameCommand(Cli&) declared at the end of this header
-// and called in main.cc. It describes its options and hands over what runs after parsing:
+// and called in all_commands.cc. It describes its options and hands over what runs after parsing:
 //
 //   void AddFooCommand(Cli& cli) {
 //     auto options = std::make_shared<FooOptions>();
@@ -79,6 +79,8 @@ CompletionHint CompletionOf(const CLI::Option* option);
 
 // The completion script of a shell ("bash", "zsh", "fish") for the whole tree.
 std::string CompletionScript(const CLI::App& root, const std::string& shell);
+
+void AddAllCommands(Cli& cli);
 
 void AddAskCommand(Cli& cli);
 void AddBenchCommand(Cli& cli);

@@ -133,9 +133,28 @@ TEST_F(TrainCli, Errors) {
 
 #else
 
+// The commands that need libtorch are handed over as they are, from wherever pith was called; all others are not.
+TEST(TrainCli, HandsOverToTheTrainingProgram) {
+  const std::string dir = testing::TempDir();
+  std::filesystem::create_symlink(PITH_BINARY, dir + "/pith");
+  std::ofstream(dir + "/pith-train") << "#!/bin/sh\necho \"got $*\"\nexit 9\n";
+  std::filesystem::permissions(dir + "/pith-train", std::filesystem::perms::owner_all);
+  for (const std::string line : {"train sft --dataset x", "train --json grpo", "quantize --help", "quantize a b"}) {
+    for (const std::string& call : {dir + "/pith ", "cd " + dir + " && ./pith ", "PATH=" + dir + ":$PATH $PITH "}) {
+      const Outcome outcome = testing::Shell(call + line);
+      EXPECT_EQ(outcome.status, 9) << call << line << outcome.error;
+      EXPECT_EQ(outcome.out, "got " + line + "\n");
+    }
+  }
+  for (const std::string line : {"train switcher", "train", "--version", "tokenize quantize"}) {
+    EXPECT_NE(testing::Shell(dir + "/pith " + line + " < /dev/null").status, 9) << line;
+  }
+}
+
 TEST(TrainCli, TheEdgeBuildSaysWhatIsMissing) {
   ExpectError(Pith("train sft --dataset x"), ErrorCode::kUnsupported, "scripts/build.sh full");
-  ExpectError(Pith("train grpo --dataset x"), ErrorCode::kUnsupported, "built without 'train grpo'");
+  ExpectError(Pith("train grpo --dataset x"), ErrorCode::kUnsupported, "'train grpo' is in the program pith-train");
+  ExpectError(Pith("quantize a b"), ErrorCode::kUnsupported, "scripts/build.sh full");
   ExpectError(Pith("train"), ErrorCode::kInvalidArgument, "subcommand");
 }
 
