@@ -55,6 +55,7 @@ struct Vector {
   std::string name;
   const Tensor* source = nullptr;
   bool permuted = false;
+  const std::vector<float>* replacement = nullptr;  // written in its place
 };
 
 std::span<const std::byte> AsBytes(const void* data, size_t size) {
@@ -167,6 +168,14 @@ class Packer {
     vector.name = name;
     vector.permuted = permuted;
     PITH_ASSIGN(vector.source, checkpoint_.Get(name, shape));
+    if (options_.vectors != nullptr) {
+      const auto found = options_.vectors->find(name);
+      if (found != options_.vectors->end()) vector.replacement = &found->second;
+    }
+    if (vector.replacement != nullptr &&
+        static_cast<int64_t>(vector.replacement->size()) != vector.source->elements()) {
+      return Error{ErrorCode::kMismatch, "the values for '" + name + "' have another size"};
+    }
     vectors_.push_back(std::move(vector));
     return {};
   }
@@ -185,7 +194,7 @@ class Packer {
     } else {
       format.quant.scale_type = recipe_.scale_type;
     }
-    matrix->exact_repack = exact && *exact == format.quant;
+    matrix->exact_repack = options_.keep_exact && exact && *exact == format.quant;
 
     const int64_t cols = module.shape[1];
     const auto unfit = [&](const std::string& message) {
@@ -277,7 +286,7 @@ class Packer {
       entries.push_back({matrix.module.name + ".weight_shape", DType::kI64, {2}});
     }
     for (const Vector& vector : vectors_) {
-      const bool keep = !IsBlockType(vector.source->type);
+      const bool keep = !IsBlockType(vector.source->type) && vector.replacement == nullptr;
       entries.push_back({vector.name, keep ? vector.source->type : DType::kF32, vector.source->shape});
     }
     return entries;
@@ -470,7 +479,7 @@ class Packer {
           RepackRow(source.type, bytes, cols, out);
         } else {
           QuantizeRow(quantizer, s.values.data(), cols, importance, out);
-          if (rounding) rounding(s.values.data(), out);
+          if (rounding) rounding(row, s.values.data(), out);
         }
         DequantizeRow(format, cols, out, s.approximation.data());
         signal[static_cast<size_t>(row)] = row_signal;
@@ -562,6 +571,10 @@ class Packer {
 
   Status WriteVector(const Vector& vector) {
     const Tensor& source = *vector.source;
+    if (vector.replacement != nullptr) {
+      return writer_->Write(vector.name,
+                            AsBytes(vector.replacement->data(), vector.replacement->size() * sizeof(float)));
+    }
     if (IsBlockType(source.type)) {
       PITH_ASSIGN(const std::vector<float> values, ToFloats(source));
       return writer_->Write(vector.name, AsBytes(values.data(), values.size() * sizeof(float)));

@@ -24,9 +24,9 @@ inline constexpr int kPackVersion = 2;
 // DefaultRecipe, but symmetric where most of the weights of the linears are so already (Q4_0) and lose nothing by it.
 PackRecipe DefaultRecipeFor(const Checkpoint& checkpoint);
 
-// Chooses the integers of one row for the scales that were found; `out` holds those of plain rounding. Called from
-// several threads.
-using RowRounding = std::function<void(const float* row, const QuantizedRow& out)>;
+// Chooses the integers of row `index` for the scales that were found, or other scales too (representable in their
+// type); `out` holds those of plain rounding. Called from several threads.
+using RowRounding = std::function<void(int64_t index, const float* row, const QuantizedRow& out)>;
 
 struct PackOptions {
   int threads = 0;         // 0 = one per hardware thread
@@ -38,6 +38,11 @@ struct PackOptions {
   // Asked once per matrix that is quantized from floats, in the order of the forward pass; an empty answer leaves plain
   // rounding. The answer is dropped when the matrix is done.
   std::function<Result<RowRounding>(const std::string& module, const QuantFormat& format, int64_t cols)> rounding;
+  // Integers of a source that has the wanted format are taken over as they are, and not asked for above.
+  bool keep_exact = true;
+  // Norms and biases that replace the checkpoint's, by name ("model.norm.weight"), in Hugging Face's order; stored in
+  // float32. kMismatch for another size.
+  const std::map<std::string, std::vector<float>>* vectors = nullptr;
   // Bytes of source tensors done and in all.
   std::function<void(uint64_t done, uint64_t total)> on_progress;
 };

@@ -60,7 +60,7 @@ Result<std::shared_ptr<const ErrorFeedback>> ErrorFeedback::Make(const std::vect
   return std::shared_ptr<const ErrorFeedback>(std::move(feedback));
 }
 
-void ErrorFeedback::Round(const QuantFormat& format, const float* row, const QuantizedRow& out) const {
+void ErrorFeedback::Round(const QuantFormat& format, const float* row, const QuantizedRow& out, float* wanted) const {
   const int64_t group = format.group == 0 ? n_ : format.group;
   const auto levels = static_cast<float>((1 << format.bits) - 1);
   std::vector<float> errors(static_cast<size_t>(n_));
@@ -78,10 +78,13 @@ void ErrorFeedback::Round(const QuantFormat& format, const float* row, const Qua
       minimum = out.minimums[g];
     }
     float code = static_cast<float>(out.codes[input]);
+    float value = code;
     if (scale != 0.0f) {
-      code = std::clamp(std::nearbyint((row[input] + carried - minimum) / scale + zero), 0.0f, levels);
+      value = (row[input] + carried - minimum) / scale + zero;
+      code = std::clamp(std::nearbyint(value), 0.0f, levels);
       out.codes[input] = static_cast<uint8_t>(code);
     }
+    if (wanted != nullptr) wanted[input] = value;
     errors[static_cast<size_t>(place)] = row[input] - (scale * (code - zero) + minimum);
   }
 }

@@ -22,8 +22,9 @@ class ErrorFeedback {
   // is not positive definite even so.
   static Result<std::shared_ptr<const ErrorFeedback>> Make(const std::vector<float>& gram, int64_t n, double damping);
 
-  // Chooses the codes of one row for the scales (and zeros, minimums) in `out`. Thread-safe.
-  void Round(const QuantFormat& format, const float* row, const QuantizedRow& out) const;
+  // Chooses the codes of one row for the scales (and zeros, minimums) in `out`. `wanted`, when not null, gets the
+  // values [n] that the codes were rounded from, in units of the codes. Thread-safe.
+  void Round(const QuantFormat& format, const float* row, const QuantizedRow& out, float* wanted = nullptr) const;
 
  private:
   int64_t n_ = 0;

@@ -1,19 +1,26 @@
 #include "quant/quantize_model.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <memory>
+#include <optional>
+#include <span>
 #include <utility>
 
 #include "base/json.h"
 #include "base/sha256.h"
 #include "engine/calibrate.h"
+#include "model/hf_names.h"
 #include "model/safetensors.h"
 #include "quant/gptq.h"
 #include "quant/gram.h"
 #include "quant/hadamard.h"
 #include "quant/merged_model.h"
+#include "quant/teacher.h"
+#include "train/train_model.h"
 
 namespace pith::quant {
 
@@ -66,6 +73,52 @@ Status LoadLayer(const std::string& path, LayerTransforms* transforms, LayerRepo
   return {};
 }
 
+// The values that integers were rounded from, as a safetensors file of halves, one tensor per linear.
+class LatentWriter {
+ public:
+  static Result<std::unique_ptr<LatentWriter>> Create(const std::string& path, const ModelConfig& config,
+                                                      const PackRecipe& recipe) {
+    auto writer = std::make_unique<LatentWriter>();
+    std::vector<SafetensorsEntry> entries;
+    for (const ModelModule& module : ModulesOf(config)) {
+      const MatrixFormat& format = module.name == "lm_head" ? recipe.head : recipe.linear;
+      if (module.kind != ModuleKind::kLinear || format.kind != MatrixFormat::Kind::kQuantized) continue;
+      entries.push_back({module.name, DType::kF16, module.shape});
+      writer->sizes_[module.name] = static_cast<size_t>(module.shape[0] * module.shape[1]);
+    }
+    PITH_ASSIGN(writer->file_, SafetensorsWriter::Create(path, std::move(entries)));
+    return writer;
+  }
+
+  // Makes room for the next module, in the order of the model; the one before is written.
+  Status Begin(const std::string& module) {
+    PITH_RETURN_IF_ERROR(Flush());
+    const auto found = sizes_.find(module);
+    if (found == sizes_.end()) return Error{ErrorCode::kInternal, "'" + module + "' has no latent values"};
+    module_ = module;
+    values_.assign(found->second, 0.0f);
+    return {};
+  }
+  float* values() { return values_.data(); }
+  Status Finish() {
+    PITH_RETURN_IF_ERROR(Flush());
+    return file_->Finish();
+  }
+
+ private:
+  Status Flush() {
+    if (module_.empty()) return {};
+    std::vector<uint16_t> halves(values_.size());
+    std::transform(values_.begin(), values_.end(), halves.begin(), F32ToF16);
+    return file_->Write(std::exchange(module_, std::string()), std::as_bytes(std::span(halves)));
+  }
+
+  std::map<std::string, size_t> sizes_;
+  std::unique_ptr<SafetensorsWriter> file_;
+  std::string module_;
+  std::vector<float> values_;
+};
+
 class Quantization {
  public:
   Quantization(std::string out_dir, const QuantizeOptions& options)
@@ -83,8 +136,18 @@ class Quantization {
     }
     PITH_RETURN_IF_ERROR(ClaimWorkFolder());
     PITH_RETURN_IF_ERROR(Merge());
-    PITH_RETURN_IF_ERROR(Pack());
+    if (Training().steps > 0) PITH_RETURN_IF_ERROR(TrainTransforms());
+    if (Training().tune_steps > 0) {
+      PITH_RETURN_IF_ERROR(ChooseIntegers());
+      PITH_RETURN_IF_ERROR(Tune());
+    } else {
+      PITH_RETURN_IF_ERROR(LoadFeedback());
+      PITH_RETURN_IF_ERROR(Pack(out_dir_, [this](const std::string& module, const QuantFormat& format, int64_t cols) {
+        return RoundingOf(module, format, cols);
+      }));
+    }
     PITH_RETURN_IF_ERROR(WriteRecord());
+    engine_.reset();
     merged_.reset();
     fs::remove_all(work_, error);
     return std::move(report_);
@@ -114,8 +177,34 @@ class Quantization {
                              {"window", options_.window},
                              {"damping", options_.damping}};
     }
+    const TrainingOptions& training = Training();
+    if (training.steps > 0 || training.tune_steps > 0) {
+      const auto bytes = std::as_bytes(std::span(training.tokens));
+      json["training"] = {{"text", options_.tokens_of},
+                          {"tokens", training.tokens.size()},
+                          {"sha256", Sha256Hex(bytes)},
+                          {"window", training.window},
+                          {"windows_per_step", training.windows_per_step},
+                          {"held_out", training.held_out},
+                          {"seed", options_.seed}};
+    }
+    if (training.steps > 0) {
+      const TransformTrainables& t = training.transforms;
+      json["training"]["steps"] = training.steps;
+      json["training"]["learning_rate"] = training.learning_rate;
+      json["training"]["trained"] = {
+          {"rotation", t.rotation}, {"keys", t.keys}, {"values", t.values}, {"up", t.up}, {"ranges", t.ranges}};
+    }
+    if (training.tune_steps > 0) {
+      const IntegerTrainables& t = training.integers;
+      json["training"]["tune_steps"] = training.tune_steps;
+      json["training"]["tune_learning_rate"] = training.tune_learning_rate;
+      json["training"]["tuned"] = {{"scales", t.scales}, {"norms", t.norms}, {"integers", t.integers}};
+    }
     return json;
   }
+
+  const TrainingOptions& Training() const { return options_.training; }
 
   static std::string Text(const OrderedJson& json) {
     return json.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
@@ -157,7 +246,8 @@ class Quantization {
   // The float model that is packed: the source, or one with the transforms merged.
   Status Merge() {
     const Method& method = options_.method;
-    if (!method.rotate && !method.optimize) {
+    // Training wants the gains folded.
+    if (!method.rotate && !method.optimize && Training().steps == 0) {
       merged_ = source_;
       return {};
     }
@@ -231,38 +321,280 @@ class Quantization {
     return {};
   }
 
+  using Roundings = decltype(PackOptions::rounding);
+
+  Status LoadFeedback() { return options_.method.feedback && engine_ == nullptr ? LoadCalibrationEngine() : Status(); }
+
+  // How the integers of a matrix are chosen: error feedback; or the nearest for the scales that were trained; or as the
+  // packer does. With a writer of latent values they are noted.
   Result<RowRounding> RoundingOf(const std::string& module, const QuantFormat& format, int64_t cols) {
     if (module == "model.embed_tokens") return RowRounding();  // looked up, not multiplied
-    PITH_ASSIGN(const std::vector<float>* gram, grams_->Of(module));
-    const std::string input = GramMatrices::InputOf(module);
-    if (input != feedback_of_) {
-      const auto made = ErrorFeedback::Make(*gram, cols, options_.damping);
-      if (!made.ok()) return made.error().Wrap(module);
-      feedback_ = *made;
-      feedback_of_ = input;
+    float* latents = nullptr;
+    if (latents_ != nullptr) {
+      PITH_RETURN_IF_ERROR(latents_->Begin(module));
+      latents = latents_->values();
     }
-    return RowRounding([feedback = feedback_, format](const float* row, const QuantizedRow& out) {
-      feedback->Round(format, row, out);
+    if (options_.method.feedback) {
+      PITH_ASSIGN(const std::vector<float>* gram, grams_->Of(module));
+      const std::string input = GramMatrices::InputOf(module);
+      if (input != feedback_of_) {
+        const auto made = ErrorFeedback::Make(*gram, cols, options_.damping);
+        if (!made.ok()) return made.error().Wrap(module);
+        feedback_ = *made;
+        feedback_of_ = input;
+      }
+      return RowRounding(
+          [feedback = feedback_, format, cols, latents](int64_t index, const float* row, const QuantizedRow& out) {
+            feedback->Round(format, row, out, latents == nullptr ? nullptr : latents + index * cols);
+          });
+    }
+    const std::vector<float>* scales = nullptr;
+    if (const auto found = trained_scales_.find(module); found != trained_scales_.end()) scales = &found->second;
+    if (scales == nullptr && latents == nullptr) return RowRounding();
+    return RowRounding([format, cols, scales, latents](int64_t index, const float* row, const QuantizedRow& out) {
+      const int64_t size = format.group == 0 ? cols : format.group;
+      const int64_t groups = cols / size;
+      const auto half = static_cast<float>(1 << (format.bits - 1));
+      for (int64_t g = 0; g < groups; ++g) {
+        if (scales != nullptr) out.scales[g] = (*scales)[static_cast<size_t>(index * groups + g)];
+        const float scale = out.scales[g];
+        for (int64_t i = g * size; i < (g + 1) * size; ++i) {
+          const float value = scale == 0.0f ? half : row[i] / scale + half;
+          if (scales != nullptr) {
+            out.codes[i] = static_cast<uint8_t>(std::clamp(std::nearbyint(value), 0.0f, 2.0f * half - 1.0f));
+          }
+          if (latents != nullptr) latents[index * cols + i] = value;
+        }
+      }
     });
   }
 
-  Status Pack() {
+  Status Pack(const std::string& folder, const Roundings& rounding,
+              const std::map<std::string, std::vector<float>>* vectors = nullptr) {
     PackOptions pack;
     pack.threads = options_.threads;
     pack.on_progress = [this](uint64_t done, uint64_t total) { Progress("packing", done, total); };
-    pack.measure_moments = [&](const std::string& scratch) {
-      return MeasureMomentsForPacking(*merged_, scratch, options_.threads, [this](uint64_t done, uint64_t total) {
-        Progress("input moments", done, total);
-      });
-    };
-    if (options_.method.feedback) {
-      PITH_RETURN_IF_ERROR(LoadCalibrationEngine());
-      pack.rounding = [this](const std::string& module, const QuantFormat& format, int64_t cols) {
-        return RoundingOf(module, format, cols);
-      };
+    if (options_.recipe.weigh_inputs) {
+      if (!moments_) {
+        PITH_ASSIGN(moments_, MeasureMomentsForPacking(
+                                  *merged_, (work_ / "moments").string(), options_.threads,
+                                  [this](uint64_t done, uint64_t total) { Progress("input moments", done, total); }));
+      }
+      pack.moments = &*moments_;
     }
-    PITH_ASSIGN(report_.pack, PackCheckpoint(*merged_, options_.recipe, out_dir_, pack));
+    pack.rounding = rounding;
+    pack.keep_exact = Training().steps == 0 && Training().tune_steps == 0;
+    pack.vectors = vectors;
+    PITH_ASSIGN(report_.pack, PackCheckpoint(*merged_, options_.recipe, folder, pack));
     return {};
+  }
+
+  // --- training (quant/end_to_end.h) ---
+
+  EndToEndOptions TrainerOptions(int64_t steps, double learning_rate, const std::string& stage) const {
+    const TrainingOptions& training = Training();
+    EndToEndOptions options;
+    options.steps = steps;
+    options.windows_per_step = training.windows_per_step;
+    options.held_out = training.held_out;
+    options.learning_rate = learning_rate;
+    options.seed = options_.seed;
+    options.save_steps = training.save_steps;
+    options.description = stage + " " + source_->fingerprint();
+    return options;
+  }
+
+  Result<std::unique_ptr<Teacher>> MakeTeacher() {
+    return Teacher::Make(source_, Training().tokens, Training().window, (work_ / "teacher").string(), options_.threads,
+                         [this](int64_t done, int64_t total) {
+                           Progress("teacher", static_cast<uint64_t>(done), static_cast<uint64_t>(total));
+                         });
+  }
+
+  // A packed model as what the decoder trains: float32, with the numbers of the runtime.
+  Result<std::unique_ptr<train::TrainModel>> LoadStudentModel(const std::shared_ptr<const Checkpoint>& packed) const {
+    train::TrainModelOptions options;
+    options.threads = options_.threads;
+    options.gradient_checkpointing = true;
+    options.round_activations = true;
+    options.round_cache = options_.recipe.kv_bits.has_value();
+    return train::TrainModel::Load(packed, options);
+  }
+
+  Result<EndToEndReport> TrainStage(Student& student, train::TrainModel& model, const Teacher& teacher,
+                                    const EndToEndOptions& options, const std::string& stage) {
+    return TrainEndToEnd(
+        student, model, teacher, options, (work_ / stage).string(), pool_,
+        [&](const EndToEndProgress& progress) {
+          Progress(stage, static_cast<uint64_t>(progress.step), static_cast<uint64_t>(progress.total_steps));
+        },
+        options_.cancel);
+  }
+
+  static OrderedJson JsonOf(const EndToEndReport& report) {
+    const auto held_out = [](const HeldOut& at) {
+      return OrderedJson{
+          {"divergence", at.divergence}, {"perplexity", at.perplexity}, {"teacher_perplexity", at.teacher_perplexity}};
+    };
+    return {{"steps", report.steps},
+            {"tokens", report.tokens},
+            {"held_out_before", held_out(report.before)},
+            {"held_out_after", held_out(report.after)}};
+  }
+
+  static Result<EndToEndReport> ReportOf(const std::string& path) {
+    PITH_ASSIGN(const Json json, ReadJsonFile(path));
+    const auto held_out = [](const Json& at) {
+      return HeldOut{at.at("divergence").get<double>(), at.at("perplexity").get<double>(),
+                     at.at("teacher_perplexity").get<double>()};
+    };
+    EndToEndReport report;
+    try {
+      report.steps = json.at("steps").get<int64_t>();
+      report.tokens = json.at("tokens").get<int64_t>();
+      report.before = held_out(json.at("held_out_before"));
+      report.after = held_out(json.at("held_out_after"));
+    } catch (const Json::exception& exception) {
+      return Error{ErrorCode::kMalformed, "'" + path + "': " + exception.what()};
+    }
+    return report;
+  }
+
+  // Transforms and ranges; afterwards merged_ has them merged, and trained_scales_ are its ranges.
+  Status TrainTransforms() {
+    const std::string trained = (work_ / "trained").string(), scales = (work_ / "trained-scales.safetensors").string();
+    const std::string transforms = (work_ / "trained-transforms.safetensors").string();
+    const std::string record = (work_ / "trained.json").string();
+    std::error_code error;
+    if (!fs::exists(trained, error)) {
+      const std::string start = (work_ / "start").string();
+      if (!fs::exists(start, error)) PITH_RETURN_IF_ERROR(Pack(start, {}));
+      PITH_ASSIGN(const auto packed, Checkpoint::Open(start));
+      PITH_ASSIGN(const auto teacher, MakeTeacher());
+      PITH_ASSIGN(const auto model, LoadStudentModel(packed));
+      PITH_ASSIGN(const auto student, TransformStudent::Make(*merged_, *packed, *model, Training().transforms));
+      PITH_ASSIGN(const EndToEndReport report,
+                  TrainStage(*student, *model, *teacher,
+                             TrainerOptions(Training().steps, Training().learning_rate, "transforms"), "training"));
+      const Transforms result = student->TrainedTransforms();
+      PITH_RETURN_IF_ERROR(SaveVectors(scales, student->TrainedScales()));
+      PITH_RETURN_IF_ERROR(WriteText(record, Text(JsonOf(report))));
+      MergeOptions merge;
+      merge.layer_transforms = [&](int64_t layer, const LayerWeights&) -> Result<LayerTransforms> {
+        const LayerTransforms& of_layer = result.layers[static_cast<size_t>(layer)];
+        PITH_RETURN_IF_ERROR(CheckTransforms(source_->config(), of_layer));
+        return of_layer;
+      };
+      PITH_RETURN_IF_ERROR(SaveVectors(transforms, Described(result)));
+      PITH_RETURN_IF_ERROR(WriteMergedModel(*merged_, result.rotation, pool_, trained, merge));
+    }
+    PITH_ASSIGN(report_.training, ReportOf(record));
+    PITH_ASSIGN(const auto measured, LoadVectors(transforms));
+    const auto value = [&](const char* name, double otherwise) {
+      const auto found = measured.find(name);
+      return found == measured.end() || found->second.empty() ? otherwise : static_cast<double>(found->second[0]);
+    };
+    report_.trained = {value("orthogonality_error", 0), value("value_condition", 1), value("key_scale_spread", 1),
+                       value("up_spread", 1)};
+    PITH_ASSIGN(trained_scales_, LoadVectors(scales));
+    PITH_ASSIGN(merged_, Checkpoint::Open(trained));
+    moments_.reset();
+    return {};
+  }
+
+  std::map<std::string, std::vector<float>> Described(const Transforms& transforms) const {
+    const ModelConfig& config = source_->config();
+    const auto spread = [](const std::vector<float>& values, size_t of) {
+      double most = 1;
+      for (size_t begin = 0; begin + of <= values.size() && of > 0; begin += of) {
+        const auto [low, high] = std::minmax_element(values.begin() + static_cast<int64_t>(begin),
+                                                     values.begin() + static_cast<int64_t>(begin + of));
+        most = std::max(most, static_cast<double>(*high) / static_cast<double>(*low));
+      }
+      return most;
+    };
+    double condition = 1, keys = 1, up = 1;
+    for (const LayerTransforms& layer : transforms.layers) {
+      condition = std::max(condition, ValueCondition(config, layer));
+      keys = std::max(keys, spread(layer.key_scale, static_cast<size_t>(config.head_dim / 2)));
+      up = std::max(up, spread(layer.up, static_cast<size_t>(config.intermediate)));
+    }
+    return {{"orthogonality_error", {static_cast<float>(OrthogonalityError(transforms.rotation, config.hidden))}},
+            {"value_condition", {static_cast<float>(condition)}},
+            {"key_scale_spread", {static_cast<float>(keys)}},
+            {"up_spread", {static_cast<float>(up)}}};
+  }
+
+  // Vectors by name, as a file.
+  static Status SaveVectors(const std::string& path, const std::map<std::string, std::vector<float>>& vectors) {
+    std::vector<SafetensorsEntry> entries;
+    for (const auto& [name, values] : vectors) {
+      entries.push_back({name, DType::kF32, {static_cast<int64_t>(values.size())}});
+    }
+    PITH_ASSIGN(const auto writer, SafetensorsWriter::Create(path, std::move(entries)));
+    for (const auto& [name, values] : vectors) {
+      PITH_RETURN_IF_ERROR(writer->Write(name, std::as_bytes(std::span(values))));
+    }
+    return writer->Finish();
+  }
+  static Result<std::map<std::string, std::vector<float>>> LoadVectors(const std::string& path) {
+    PITH_ASSIGN(const auto file, SafetensorsFile::Open(path));
+    std::map<std::string, std::vector<float>> vectors;
+    for (const Tensor& tensor : file->tensors()) {
+      PITH_ASSIGN(vectors[std::string(tensor.name)], ToFloats(tensor));
+    }
+    return vectors;
+  }
+
+  std::string LatentsPath() const {
+    return Training().integers.integers ? (work_ / "latents.safetensors").string() : std::string();
+  }
+
+  // The model that tuning starts from, with the values that its integers were rounded from.
+  Status ChooseIntegers() {
+    const std::string folder = (work_ / "integers").string();
+    const std::string latents = LatentsPath();
+    std::error_code error;
+    if (fs::exists(folder, error) && (latents.empty() || fs::exists(latents, error))) return {};
+    fs::remove_all(folder, error);
+    if (!latents.empty()) {
+      PITH_ASSIGN(latents_, LatentWriter::Create(latents, merged_->config(), options_.recipe));
+    }
+    PITH_RETURN_IF_ERROR(LoadFeedback());
+    PITH_RETURN_IF_ERROR(Pack(folder, [this](const std::string& module, const QuantFormat& format, int64_t cols) {
+      return RoundingOf(module, format, cols);
+    }));
+    if (latents_ == nullptr) return {};
+    const Status finished = latents_->Finish();
+    latents_.reset();
+    return finished;
+  }
+
+  Status Tune() {
+    // What the calibration held is not needed any more.
+    grams_.reset();
+    engine_.reset();
+    feedback_.reset();
+    PITH_ASSIGN(const auto packed, Checkpoint::Open((work_ / "integers").string()));
+    PITH_ASSIGN(const auto teacher, MakeTeacher());
+    PITH_ASSIGN(const auto model, LoadStudentModel(packed));
+    PITH_ASSIGN(const auto student, IntegerStudent::Make(*packed, *model, Training().integers, LatentsPath()));
+    PITH_ASSIGN(report_.tuning,
+                TrainStage(*student, *model, *teacher,
+                           TrainerOptions(Training().tune_steps, Training().tune_learning_rate, "integers"), "tuning"));
+    const TrainedWeights trained = student->Trained();
+    return Pack(
+        out_dir_,
+        [&](const std::string& module, const QuantFormat&, int64_t cols) -> Result<RowRounding> {
+          const auto found = trained.matrices.find(module);
+          if (found == trained.matrices.end()) return RowRounding();
+          const QuantizedMatrix* matrix = &found->second;
+          return RowRounding([matrix, cols](int64_t index, const float*, const QuantizedRow& out) {
+            std::copy_n(matrix->codes.begin() + index * cols, cols, out.codes);
+            std::copy_n(matrix->scales.begin() + index * matrix->groups(), matrix->groups(), out.scales);
+          });
+        },
+        &trained.vectors);
   }
 
   Status WriteRecord() const {
@@ -277,6 +609,19 @@ class Quantization {
       }
       json["layers"] = layers;
     }
+    if (report_.training) {
+      json["end_to_end"] = JsonOf(*report_.training);
+      json["end_to_end"]["orthogonality_error"] = report_.trained.orthogonality_error;
+      json["end_to_end"]["value_condition"] = report_.trained.value_condition;
+      json["end_to_end"]["key_scale_spread"] = report_.trained.key_scale_spread;
+      json["end_to_end"]["up_spread"] = report_.trained.up_spread;
+    }
+    if (report_.tuning) json["tuning"] = JsonOf(*report_.tuning);
+    OrderedJson sqnr = OrderedJson::object();
+    for (const PackedTensorReport& tensor : report_.pack.tensors) {
+      sqnr[tensor.module] = tensor.sqnr_db ? OrderedJson(*tensor.sqnr_db) : OrderedJson(nullptr);
+    }
+    json["sqnr_db"] = sqnr;
     return WriteText(fs::path(out_dir_) / "pith-quantize.json", Text(json));
   }
 
@@ -289,6 +634,9 @@ class Quantization {
   std::unique_ptr<GramMatrices> grams_;
   std::shared_ptr<const ErrorFeedback> feedback_;
   std::string feedback_of_;
+  std::optional<InputMoments> moments_;  // of merged_
+  std::map<std::string, std::vector<float>> trained_scales_;
+  std::unique_ptr<LatentWriter> latents_;
   QuantizeReport report_;
 };
 

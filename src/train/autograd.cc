@@ -7,6 +7,7 @@
 #include "kernels/backward.h"
 #include "kernels/elementwise.h"
 #include "train/blas.h"
+#include "train/runtime_rounding.h"
 
 namespace pith::train {
 
@@ -155,12 +156,24 @@ struct AttentionFunction : Function<AttentionFunction> {
     Tensor rotated_k = at::empty_like(k);
     RotateRows(*pass, q.data_ptr<float>(), rotated_q.data_ptr<float>(), pass->shape.heads, pass->sin);
     RotateRows(*pass, k.data_ptr<float>(), rotated_k.data_ptr<float>(), pass->shape.kv_heads, pass->sin);
+    Tensor used_v = v;
+    if (pass->round_cache) {
+      static const std::vector<float> kNone;
+      const AttentionShape& shape = pass->shape;
+      const bool equalized = pass->key_equalizers != nullptr && !pass->key_equalizers->empty();
+      RoundCached(rotated_k.data_ptr<float>(), pass->rows, shape.kv_heads, shape.head_dim,
+                  equalized ? (*pass->key_equalizers)[static_cast<size_t>(layer)] : kNone, rotated_k.data_ptr<float>(),
+                  *pass->pool);
+      used_v = at::empty_like(v);
+      RoundCached(v.data_ptr<float>(), pass->rows, shape.kv_heads, shape.head_dim, kNone, used_v.data_ptr<float>(),
+                  *pass->pool);
+    }
     Tensor out = at::empty_like(q);
     Tensor log_sums = NewRows(pass->shape.heads, pass->rows);
-    AttentionForward(InputsOf(*pass, layer, rotated_q, rotated_k, v), out.data_ptr<float>(), log_sums.data_ptr<float>(),
-                     *pass->pool);
-    if (pass->keep != nullptr) pass->keep->emplace_back(rotated_k, v);
-    context->save_for_backward({rotated_q, rotated_k, v, out, log_sums});
+    AttentionForward(InputsOf(*pass, layer, rotated_q, rotated_k, used_v), out.data_ptr<float>(),
+                     log_sums.data_ptr<float>(), *pass->pool);
+    if (pass->keep != nullptr) pass->keep->emplace_back(rotated_k, used_v);
+    context->save_for_backward({rotated_q, rotated_k, used_v, out, log_sums});
     context->saved_data["layer"] = layer;
     Remember(context, "pass", pass);
     return out;
@@ -216,10 +229,15 @@ variable_list ParametersOf(const Pass& pass, const Projections& projections) {
 }
 
 struct ProjectFunction : Function<ProjectFunction> {
-  static variable_list forward(AutogradContext* context, const Pass* pass, const Projections* list, const Tensor& x,
+  static variable_list forward(AutogradContext* context, const Pass* pass, const Projections* list, const Tensor& given,
                                at::TensorList /*parameters*/) {
     const Projections& projections = *list;
-    const int64_t rows = x.size(0);
+    const int64_t rows = given.size(0);
+    Tensor x = given;
+    if (pass->round_activations) {
+      x = at::empty_like(given);
+      RoundActivations(given.data_ptr<float>(), rows, given.size(1), x.data_ptr<float>(), *pass->pool);
+    }
     const float* input = x.data_ptr<float>();
     variable_list outputs;
     std::vector<const FrozenLinear*> frozen;
@@ -253,7 +271,7 @@ struct ProjectFunction : Function<ProjectFunction> {
       saved.push_back(inner);
     }
     context->save_for_backward(saved);
-    context->saved_data["input"] = x.requires_grad();
+    context->saved_data["input"] = given.requires_grad();
     Remember(context, "pass", pass);
     Remember(context, "projections", list);
     return outputs;

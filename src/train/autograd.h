@@ -53,6 +53,10 @@ struct Pass {
   int64_t first_row = 0;  // of these rows, among those of the whole batch: rows of all its parts drop differently
   const std::vector<KeysValues>* prefix = nullptr;  // by layer
   std::vector<KeysValues>* keep = nullptr;          // where to put this pass's own
+  // The runtime's numbers (runtime_rounding.h): inputs of linears in 16 bits, keys and values in 8.
+  bool round_activations = false;
+  bool round_cache = false;
+  const std::vector<std::vector<float>>* key_equalizers = nullptr;  // by layer, of the cached keys
 };
 
 // x / rms(x) * weight.

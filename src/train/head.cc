@@ -45,6 +45,18 @@ void Probabilities(float* logits, int64_t vocab, float scale, std::span<const in
   });
 }
 
+// From d loss / d logits to the states and to the matrix.
+void MatrixBackward(const Head& head, const float* x, const float* dlogits, int64_t rows, float* dx, ThreadPool& pool) {
+  const int64_t hidden = head.hidden;
+  if (head.frozen != nullptr) {
+    FrozenBackward({{head.frozen}}, {{dlogits}}, rows, dx, pool);
+    return;
+  }
+  Gemm(pool, rows, hidden, head.vocab, 1.0F, {dlogits, head.vocab}, {head.weight, hidden}, 0.0F, dx, hidden);
+  Gemm(pool, head.vocab, hidden, rows, 1.0F, {dlogits, head.vocab, Op::kTransposed}, {x, hidden}, 1.0F,
+       head.weight_gradient, hidden);
+}
+
 }  // namespace
 
 int64_t HeadChunk(int64_t vocab) { return std::clamp<int64_t>((int64_t{1} << 24) / vocab, 16, 1024); }
@@ -112,13 +124,7 @@ void HeadBackward(const Head& head, const float* h, std::span<const int32_t> lab
       row[labels[at]] -= weight;
     });
     const float* dlogits = logits.data();
-    if (head.frozen != nullptr) {
-      FrozenBackward({{head.frozen}}, {{dlogits}}, n, dx, pool);
-    } else {
-      Gemm(pool, n, hidden, head.vocab, 1.0F, {dlogits, head.vocab}, {head.weight, hidden}, 0.0F, dx, hidden);
-      Gemm(pool, head.vocab, hidden, n, 1.0F, {dlogits, head.vocab, Op::kTransposed}, {x, hidden}, 1.0F,
-           head.weight_gradient, hidden);
-    }
+    MatrixBackward(head, x, dlogits, n, dx, pool);
     if (head.rank == 0) return;
     const int64_t rank = head.rank;
     const std::span<const uint8_t> on = Part(adapter, begin, end);
@@ -135,6 +141,18 @@ void HeadBackward(const Head& head, const float* h, std::span<const int32_t> lab
     Gemm(pool, rank, hidden, n, 1.0F, {dinner.data(), rank, Op::kTransposed}, {adapted, hidden}, 1.0F, head.a_gradient,
          hidden);
     Gemm(pool, n, hidden, rank, 1.0F, {dinner.data(), rank}, {head.a, hidden}, 1.0F, dx, hidden);
+  });
+}
+
+void HeadBackwardOfLogits(const Head& head, const float* h, int64_t rows,
+                          const std::function<void(int64_t first, int64_t count, float* logits)>& gradient, float* dh,
+                          ThreadPool& pool) {
+  std::vector<float> logits(static_cast<size_t>(std::min(rows, HeadChunk(head.vocab)) * head.vocab));
+  ForChunks(rows, head.vocab, [&](int64_t begin, int64_t end) {
+    const float* x = h + begin * head.hidden;
+    HeadLogits(head, x, end - begin, {}, logits.data(), pool);
+    gradient(begin, end - begin, logits.data());
+    MatrixBackward(head, x, logits.data(), end - begin, dh + begin * head.hidden, pool);
   });
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -45,5 +46,11 @@ void HeadScores(const Head& head, const float* h, std::span<const int32_t> label
 void HeadBackward(const Head& head, const float* h, std::span<const int32_t> labels, std::span<const float> weights,
                   std::span<const uint8_t> adapter, TokenScores* scores, float* dh, ThreadPool& pool,
                   float temperature = 1.0F);
+
+// Of a loss of the logits themselves, without a LoRA: `gradient` replaces the logits of rows [first, first + count) by
+// d loss / d logits, chunk by chunk in order. dh and the gradient of the head as above.
+void HeadBackwardOfLogits(const Head& head, const float* h, int64_t rows,
+                          const std::function<void(int64_t first, int64_t count, float* logits)>& gradient, float* dh,
+                          ThreadPool& pool);
 
 }  // namespace pith::train

@@ -74,6 +74,11 @@ Result<TokenScores> TrainModel::AccumulateScores(const TrainBatch& batch, const 
   return Guarded([&] { return impl_->Accumulate(batch, {}, &gradient, dropout_key); });
 }
 
+Result<double> TrainModel::AccumulateLogits(const TrainBatch& batch, const LogitGradient& gradient,
+                                            uint64_t dropout_key) {
+  return Guarded([&] { return impl_->AccumulateLogits(batch, gradient, dropout_key); });
+}
+
 Result<TokenScores> TrainModel::Score(const TrainBatch& batch, bool adapter) {
   return Guarded([&]() -> Result<TokenScores> {
     PITH_RETURN_IF_ERROR(impl_->Check(batch));
@@ -104,10 +109,12 @@ Result<TrainModel::Outputs> TrainModel::Run(const TrainBatch& batch, bool adapte
     outputs.states.assign(values.begin(), values.end());
     if (!logits) return outputs;
     const int64_t rows = run.pass.rows;
+    std::vector<float> head_input = outputs.states;
+    impl_->RoundHeadInput(rows, head_input.data(), impl_->pool);
     std::vector<uint8_t> on = run.pass.adapter_rows;
     if (!run.pass.adapter) on.assign(static_cast<size_t>(rows), 0);
     outputs.logits.resize(static_cast<size_t>(rows * impl_->config.vocab));
-    HeadLogits(impl_->decoder.head, outputs.states.data(), rows, on, outputs.logits.data(), impl_->pool);
+    HeadLogits(impl_->decoder.head, head_input.data(), rows, on, outputs.logits.data(), impl_->pool);
     return outputs;
   });
 }

@@ -54,6 +54,10 @@ struct TrainModelOptions {
   uint64_t seed = 0;                    // of new parameters and of dropout
   bool gradient_checkpointing = false;  // recompute layers in the backward pass: about a third slower, far less memory
   int threads = 0;                      // 0 = one per hardware thread
+  // Compute with the numbers that the runtime will have (runtime_rounding.h): inputs of linears and of the head in 16
+  // bits, keys and values in 8. Gradients pass straight through. A packed base computes with its integers anyway.
+  bool round_activations = false;
+  bool round_cache = false;
 };
 
 // One trained tensor. The spans stay valid and in place as long as the model lives.
@@ -107,6 +111,12 @@ class TrainModel {
   using ScoreGradient = std::function<Result<std::vector<float>>(const TokenScores& scores)>;
   Result<TokenScores> AccumulateScores(const TrainBatch& batch, const ScoreGradient& gradient,
                                        uint64_t dropout_key = 0);
+
+  // The same for a loss of the logits themselves (distillation). `gradient` gets the logits [count, vocab] of labelled
+  // positions first, first + 1, ... (the labels do not matter) and replaces them by d loss / d logits; it returns its
+  // part of the loss. Called from several threads at once. Not with a LoRA on the head. Returns the loss.
+  using LogitGradient = std::function<double(int64_t first, int64_t count, float* logits)>;
+  Result<double> AccumulateLogits(const TrainBatch& batch, const LogitGradient& gradient, uint64_t dropout_key = 0);
 
   // Without gradient and dropout. `adapter` off: the base's scores, wherever the mask is (not the reference of GRPO:
   // that is a copy of the starting adapter, see CopyParameters).

@@ -205,6 +205,9 @@ Status TrainModel::Impl::Build() {
     if (lora.targets.empty()) return BadArgument("LoRA needs at least one target module");
   }
   rope = ComputeRopeFrequencies(config);
+  if (options.round_cache && weights != nullptr) {
+    for (const LayerWeights& layer : weights->layers) key_equalizers.push_back(layer.key_scale);
+  }
   decoder.layers.resize(static_cast<size_t>(config.layers));
   decoder.head.vocab = config.vocab;
   decoder.head.hidden = config.hidden;

@@ -47,6 +47,7 @@ struct TrainModel::Impl {
   std::vector<Parameter> parameters;
   std::vector<at::Tensor> tensors;  // of the parameters
   RopeFrequencies rope;
+  std::vector<std::vector<float>> key_equalizers;  // by layer, when the cache is rounded
   // A batch of several segments is cut into parts, one a thread, each of which runs a whole pass by itself: threads
   // meet once a pass, not in every product, which counts on a machine that is shared with other programs. A single
   // segment is run by all threads of the pool together.
@@ -104,9 +105,12 @@ struct TrainModel::Impl {
   void RunLayers(bool graph, bool adapter, uint64_t dropout_key, Run* run) const;
   static void ScoreRun(Run* run);
   void BackwardRun(std::span<const float> label_weights, bool scores, Run* run) const;
+  void BackwardFromStates(const at::Tensor& dstates, Run* run) const;
   void GatherGradients(size_t parts);
   static TokenScores Join(const std::vector<Run>& runs);
   static Status CheckFinite(const TokenScores& scores);
+  void RoundHeadInput(int64_t rows, float* states, ThreadPool& rounding_pool) const;
+  Result<double> AccumulateLogits(const TrainBatch& batch, const LogitGradient& gradient, uint64_t dropout_key);
   Result<TokenScores> Accumulate(const TrainBatch& batch, std::span<const float> given, const ScoreGradient* gradient,
                                  uint64_t dropout_key);
 

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "kernels/elementwise.h"
+#include "train/runtime_rounding.h"
 #include "train/train_model_impl.h"
 
 namespace pith::train {
@@ -124,6 +125,13 @@ void TrainModel::Impl::InitPass(ThreadPool* pass_pool, Pass* pass) const {
   pass->pool = pass_pool;
   pass->shape = {config.heads, config.kv_heads, config.head_dim};
   pass->seed = options.seed;
+  pass->round_activations = options.round_activations;
+  pass->round_cache = options.round_cache;
+  pass->key_equalizers = &key_equalizers;
+}
+
+void TrainModel::Impl::RoundHeadInput(int64_t rows, float* states, ThreadPool& rounding_pool) const {
+  if (options.round_activations) RoundActivations(states, rows, config.hidden, states, rounding_pool);
 }
 
 void TrainModel::Impl::RunPrefixes(Run* run) const {
@@ -200,6 +208,8 @@ void TrainModel::Impl::RunLayers(bool graph, bool adapter, uint64_t dropout_key,
   Tensor rows = at::empty({static_cast<int64_t>(run->label_rows.size())}, at::kLong);
   std::copy(run->label_rows.begin(), run->label_rows.end(), rows.data_ptr<int64_t>());
   run->states = RmsNormOp(pass, x.index_select(0, rows), run->decoder->final_norm, config.rms_eps);
+  // In place: the norm's backward pass does not read its result.
+  RoundHeadInput(run->states.size(0), run->states.data_ptr<float>(), *run->pool);
 }
 
 void TrainModel::Impl::ScoreRun(Run* run) {
@@ -214,6 +224,10 @@ void TrainModel::Impl::BackwardRun(std::span<const float> label_weights, bool sc
   Tensor dstates = at::empty_like(run->states);
   HeadBackward(run->decoder->head, run->states.data_ptr<float>(), run->labels, label_weights, run->label_adapter,
                scores ? &run->scores : nullptr, dstates.data_ptr<float>(), *run->pool, run->batch.temperature);
+  BackwardFromStates(dstates, run);
+}
+
+void TrainModel::Impl::BackwardFromStates(const Tensor& dstates, Run* run) const {
   if (run->states.requires_grad()) run->states.backward(dstates);
   if (!run->decoder->embedding.defined()) return;
   const float* rows = run->input.grad().data_ptr<float>();
@@ -291,6 +305,41 @@ Result<TokenScores> TrainModel::Impl::Accumulate(const TrainBatch& batch, std::s
   TokenScores scores = Join(runs);
   PITH_RETURN_IF_ERROR(CheckFinite(scores));
   return scores;
+}
+
+Result<double> TrainModel::Impl::AccumulateLogits(const TrainBatch& batch, const LogitGradient& gradient,
+                                                  uint64_t dropout_key) {
+  PITH_RETURN_IF_ERROR(Check(batch));
+  if (batch.Labels() == 0) return BadArgument("a batch without labels");
+  if (decoder.head.rank != 0) return BadArgument("a loss of logits has no gradient for a LoRA on the head");
+  std::vector<Run> runs = Parts(batch);
+  std::vector<int64_t> first_label;
+  int64_t labels = 0;
+  for (const Run& run : runs) {
+    first_label.push_back(labels);
+    labels += run.batch.Labels();
+  }
+  std::vector<double> losses(runs.size());
+  const Status status = ForEachRun(runs, [&](Run& run) -> Status {
+    const auto part = static_cast<size_t>(&run - runs.data());
+    RunLayers(true, true, dropout_key, &run);
+    if (run.labels.empty()) return {};
+    Tensor dstates = at::empty_like(run.states);
+    HeadBackwardOfLogits(
+        run.decoder->head, run.states.data_ptr<float>(), run.states.size(0),
+        [&](int64_t first, int64_t count, float* logits) {
+          losses[part] += gradient(first_label[part] + first, count, logits);
+        },
+        dstates.data_ptr<float>(), *run.pool);
+    BackwardFromStates(dstates, &run);
+    return {};
+  });
+  GatherGradients(runs.size());
+  PITH_RETURN_IF_ERROR(status);
+  double loss = 0;
+  for (const double part : losses) loss += part;
+  if (!std::isfinite(loss)) return Error{ErrorCode::kNumeric, "the loss is not finite"};
+  return loss;
 }
 
 }  // namespace pith::train
