@@ -160,6 +160,10 @@ Status RunGrpo(const Cli& cli, GrpoFlags& flags) {
     std::printf("%s: %lld steps, reward %.3f at the first and %.3f at the last, %s\n", grpo.output_dir.c_str(),
                 static_cast<long long>(result.steps), result.first_reward, result.last_reward,
                 HumanSeconds(result.seconds).c_str());
+    if (result.too_long > 0) {
+      std::printf("%lld problems were left out: their prompts leave no room for a response\n",
+                  static_cast<long long>(result.too_long));
+    }
   }
   return {};
 }

@@ -81,6 +81,11 @@ void AddLoraOptions(CLI::App* app, TrainFlags& flags) {
       ->capture_default_str();
   app->add_flag("--gradient-checkpointing", flags.gradient_checkpointing,
                 "Compute layers again in the backward pass: slower, in far less memory");
+  app->add_option("--device", flags.device,
+                  "What computes: cpu, or cuda or cuda:N where libtorch was built for it (torch: its operators on the "
+                  "CPU)")
+      ->type_name("NAME")
+      ->capture_default_str();
   AddThreadsOption(app, flags.threads);
   AddSeedOption(app, flags.seed)->capture_default_str();
 }
@@ -168,6 +173,7 @@ Result<LoadedForTraining> LoadForTraining(const TrainFlags& flags) {
   options.seed = flags.seed;
   options.gradient_checkpointing = flags.gradient_checkpointing;
   options.threads = flags.threads;
+  options.device = flags.device;
   LoadedForTraining loaded;
   if (!flags.config.empty()) {
     PITH_ASSIGN(const ModelConfig config, ReadConfig(flags.config));

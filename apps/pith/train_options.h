@@ -35,11 +35,12 @@ struct TrainFlags {
   std::string target_modules = "all-linear";
   bool gradient_checkpointing = false;
   int threads = 0;
+  std::string device = "cpu";
   uint64_t seed = 42;
 };
 
 // -m, --base, --template, --full-parameters, --from-config, --tokenizer, --init-adapter, --lora-*, --target-modules,
-// --gradient-checkpointing, --threads, --seed. With lora_of_adapter: --adapter instead of --init-adapter, and neither
+// --gradient-checkpointing, --device, --threads, --seed. With lora_of_adapter: --adapter instead of --init-adapter, and neither
 // whole models nor dropout.
 void AddTrainModelOptions(CLI::App* app, TrainFlags& flags);
 // --adam-*, --weight-decay.

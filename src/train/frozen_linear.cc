@@ -24,6 +24,14 @@ FrozenLinear::FrozenLinear(const Linear& linear) : linear_(&linear) {
   weights_ = converted_.data();
 }
 
+void FrozenLinear::Row(int64_t row, float* out) const {
+  if (packed()) {
+    linear_->packed->DequantizeRow(row, out);
+  } else {
+    std::copy_n(weights_ + row * cols(), cols(), out);
+  }
+}
+
 uint64_t FrozenLinear::owned_bytes() const {
   uint64_t bytes = converted_.size() * sizeof(float);
   for (const Piece& piece : transposed_) bytes += piece.codes.size() + piece.matrix.owned_bytes();

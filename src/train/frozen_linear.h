@@ -21,6 +21,8 @@ class FrozenLinear {
   int64_t rows() const { return linear_->rows; }  // outputs
   int64_t cols() const { return linear_->cols; }  // inputs
   bool packed() const { return linear_->packed != nullptr; }
+  const std::vector<float>& bias() const { return linear_->bias; }  // [rows]; empty = none
+  void Row(int64_t row, float* out) const;                          // [cols], as float32
   uint64_t owned_bytes() const;
 
   // Packed: builds the transposed copy that Backward needs, W^T in 8 bits, symmetric, groups of 32 along its own inputs

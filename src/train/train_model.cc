@@ -26,7 +26,13 @@ Result<std::unique_ptr<TrainModel>> TrainModel::Load(std::shared_ptr<const Check
       return Error{ErrorCode::kUnsupported, "'" + checkpoint->path() + "': a packed base needs " +
                                                 (has_packed ? "an adapter to train" : "a packed model (pith pack)")};
     }
-    const bool packed = has_packed && options.lora && options.base != BaseFormat::kF32;
+    if (options.base == BaseFormat::kPacked && options.device != "cpu") {
+      return Error{ErrorCode::kUnsupported,
+                   "packed integers are multiplied on the CPU only: with --device " + options.device +
+                       " the base is float32 (the packed numbers dequantized, where they are what is loaded)"};
+    }
+    const bool packed =
+        has_packed && options.lora && options.base != BaseFormat::kF32 && options.device == "cpu";
     impl->base = packed ? BaseFormat::kPacked : BaseFormat::kF32;
     PITH_ASSIGN(impl->weights, ModelWeights::Load(checkpoint, packed ? WeightFormat::kStored : WeightFormat::kF32));
     impl->base_fingerprint = checkpoint->fingerprint();
@@ -82,6 +88,11 @@ Result<double> TrainModel::AccumulateLogits(const TrainBatch& batch, const Logit
 Result<TokenScores> TrainModel::Score(const TrainBatch& batch, bool adapter) {
   return Guarded([&]() -> Result<TokenScores> {
     PITH_RETURN_IF_ERROR(impl_->Check(batch));
+    if (impl_->device) {
+      TokenScores scores = impl_->device->Score(batch, adapter);
+      PITH_RETURN_IF_ERROR(Impl::CheckFinite(scores));
+      return scores;
+    }
     std::vector<Impl::Run> runs = impl_->Parts(batch);
     PITH_RETURN_IF_ERROR(Impl::ForEachRun(runs, [&](Impl::Run& run) -> Status {
       impl_->RunLayers(false, adapter, 0, &run);
@@ -97,6 +108,7 @@ Result<TokenScores> TrainModel::Score(const TrainBatch& batch, bool adapter) {
 Result<TrainModel::Outputs> TrainModel::Run(const TrainBatch& batch, bool adapter, bool logits) {
   return Guarded([&]() -> Result<Outputs> {
     PITH_RETURN_IF_ERROR(impl_->Check(batch));
+    if (impl_->device) return impl_->device->Run(batch, adapter, logits);
     const at::AutoGradMode no_graph(false);
     Impl::Run run;
     run.decoder = &impl_->decoder;

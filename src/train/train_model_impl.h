@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "train/decoder.h"
+#include "train/device_decoder.h"
 #include "train/train_model.h"
 
 namespace pith::train {
@@ -53,12 +54,13 @@ struct TrainModel::Impl {
   // segment is run by all threads of the pool together.
   ThreadPool pool;
   ThreadPool serial{1};                                 // runs everything on the calling thread; any thread may use it
+  std::unique_ptr<DeviceDecoder> device;                // null: this computes by itself
   std::vector<std::unique_ptr<Decoder>> replicas;       // of parts 1, 2, ...: shared values, gradients of their own
   std::vector<std::vector<at::Tensor>> replica_leaves;  // in the order of parameters
 
   explicit Impl(const TrainModelOptions& o) : options(o), pool(o.threads) {
-    // Large tensors are split by this room's functions over its own pool.
-    at::set_num_threads(1);
+    // Large tensors are split by this room's functions over its own pool; torch's operators need torch's threads.
+    at::set_num_threads(options.device == "cpu" ? 1 : pool.threads());
   }
 
   // ------------------------------------------------------------------- building (train_model_build.cc)

@@ -272,6 +272,7 @@ Result<TokenScores> TrainModel::Impl::Accumulate(const TrainBatch& batch, std::s
   if (gradient == nullptr && given.size() != labels) {
     return BadArgument(std::to_string(given.size()) + " weights for " + std::to_string(labels) + " labels");
   }
+  if (device) return device->Accumulate(batch, given, gradient, dropout_key);
   std::vector<Run> runs = Parts(batch);
   std::vector<float> label_weights(given.begin(), given.end());
   if (gradient != nullptr) {
@@ -312,6 +313,7 @@ Result<double> TrainModel::Impl::AccumulateLogits(const TrainBatch& batch, const
   PITH_RETURN_IF_ERROR(Check(batch));
   if (batch.Labels() == 0) return BadArgument("a batch without labels");
   if (decoder.head.rank != 0) return BadArgument("a loss of logits has no gradient for a LoRA on the head");
+  if (device) return device->AccumulateLogits(batch, gradient, dropout_key);
   std::vector<Run> runs = Parts(batch);
   std::vector<int64_t> first_label;
   int64_t labels = 0;

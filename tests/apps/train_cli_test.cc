@@ -126,6 +126,7 @@ TEST_F(TrainCli, Grpo) {
 TEST_F(TrainCli, Errors) {
   ExpectError(Pith("train sft --dataset x --output-dir y"), ErrorCode::kInvalidArgument, "needs a model");
   ExpectError(Pith("train sft -m " + dir_ + "/nowhere --dataset x --output-dir y"), ErrorCode::kNotFound, "nowhere");
+  ExpectError(Pith(Base() + " --device gpu"), ErrorCode::kInvalidArgument, "'gpu'");
   ExpectError(Pith(Base(2)), ErrorCode::kInvalidArgument, "nothing to learn");
   ExpectError(Pith(Base() + " --no-such-option"), ErrorCode::kInvalidArgument, "no-such-option");
   EXPECT_EQ(Pith("train").status, ExitCode(ErrorCode::kInvalidArgument));
