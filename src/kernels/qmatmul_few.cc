@@ -19,7 +19,9 @@ namespace HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_AVX3_DL
 
-constexpr int64_t kMostTokens = 6;                    // from 7 on the loop for many tokens is as fast
+// From there on the loop for many tokens is as fast. 8-bit activations need one sum per token, 16-bit ones two.
+constexpr int64_t kMostTokens[] = {10, 6};  // by planes
+
 constexpr int kSteps = static_cast<int>(kBlock / 4);  // of four inputs
 
 // The weights u of one block of 16 rows, four inputs of every row side by side: step s meets bytes 4 s .. 4 s + 3 of a
@@ -52,7 +54,7 @@ template <int kT>
 HWY_INLINE void AddSteps(const VU8 (&steps)[kSteps], const int8_t* HWY_RESTRICT plane, VI32 (&acc)[kT]) {
   HWY_UNROLL(8)
   for (int s = 0; s < kSteps; ++s) {
-    HWY_UNROLL(6)
+    HWY_UNROLL(10)
     for (int t = 0; t < kT; ++t) {
       int32_t four;
       std::memcpy(&four, plane + 4 * (s * kT + t), sizeof(four));
@@ -64,11 +66,11 @@ HWY_INLINE void AddSteps(const VU8 (&steps)[kSteps], const int8_t* HWY_RESTRICT 
 // part[t] = sum over one block of u * q.
 template <int kPlanes, int kT>
 HWY_INLINE void BlockSums(const VU8 (&steps)[kSteps], const int8_t* HWY_RESTRICT line, VI32 (&part)[kT]) {
-  HWY_UNROLL(6)
+  HWY_UNROLL(10)
   for (int t = 0; t < kT; ++t) part[t] = hn::Zero(di32);
   AddSteps<kT>(steps, line, part);
   if constexpr (kPlanes == 2) {
-    HWY_UNROLL(6)
+    HWY_UNROLL(10)
     for (int t = 0; t < kT; ++t) part[t] = hn::ShiftLeft<8>(part[t]);
     AddSteps<kT>(steps, line + kBlock * kT, part);
   }
@@ -122,7 +124,7 @@ void FewTile(const QuantMatrix& w, const QuantActivations& x, int64_t tile, floa
         BlockSums<kPlanes, kT>(steps, line, part);
         for (int t = 0; t < kT; ++t) sum[t] = hn::Add(sum[t], part[t]);
       }
-      HWY_UNROLL(6)
+      HWY_UNROLL(10)
       for (int t = 0; t < kT; ++t) {
         const int32_t* sums = x.BlockSums(t) + first;
         int32_t ones = sums[0];
@@ -146,7 +148,7 @@ template <bool kW8, int kPlanes>
 void FewTiles(const QuantProduct& product, int64_t begin, int64_t end) {
   const QuantActivations& x = *product.x;
   const QuantMatrix& w = *product.weights;
-  HWY_ALIGN float cell[kTileRows * kMostTokens];
+  HWY_ALIGN float cell[kTileRows * kMostTokens[kPlanes - 1]];
   for (int64_t tile = begin; tile < end; ++tile) {
     const int64_t first = tile * kTileRows;
     const auto bytes = static_cast<size_t>(std::min(kTileRows, w.rows() - first)) * sizeof(float);
@@ -155,7 +157,16 @@ void FewTiles(const QuantProduct& product, int64_t begin, int64_t end) {
       case 3: FewTile<kW8, kPlanes, 3>(w, x, tile, cell); break;
       case 4: FewTile<kW8, kPlanes, 4>(w, x, tile, cell); break;
       case 5: FewTile<kW8, kPlanes, 5>(w, x, tile, cell); break;
-      default: FewTile<kW8, kPlanes, 6>(w, x, tile, cell); break;
+      case 6: FewTile<kW8, kPlanes, 6>(w, x, tile, cell); break;
+      default:
+        if constexpr (kPlanes == 1) {
+          switch (x.rows()) {
+            case 7: FewTile<kW8, kPlanes, 7>(w, x, tile, cell); break;
+            case 8: FewTile<kW8, kPlanes, 8>(w, x, tile, cell); break;
+            case 9: FewTile<kW8, kPlanes, 9>(w, x, tile, cell); break;
+            default: FewTile<kW8, kPlanes, 10>(w, x, tile, cell); break;
+          }
+        }
     }
     for (int64_t t = 0; t < x.rows(); ++t) {
       std::memcpy(product.out + t * product.ldo + first, cell + t * kTileRows, bytes);
@@ -164,7 +175,7 @@ void FewTiles(const QuantProduct& product, int64_t begin, int64_t end) {
 }
 
 void FewTokenTiles(const QuantProduct& product, int64_t begin, int64_t end) {
-  assert(product.x->rows() <= kMostTokens);
+  assert(product.x->rows() <= kMostTokens[product.x->planes() - 1]);
   const bool w8 = product.weights->bits() == 8;
   const bool two = product.x->planes() == 2;
   if (w8) {
@@ -176,14 +187,14 @@ void FewTokenTiles(const QuantProduct& product, int64_t begin, int64_t end) {
 
 #else
 
-constexpr int64_t kMostTokens = 1;
+constexpr int64_t kMostTokens[] = {1, 1};
 void FewTokenTiles(const QuantProduct& /*product*/, int64_t /*begin*/, int64_t /*end*/) {
   assert(false);  // no activations are made for it
 }
 
 #endif
 
-int64_t MostTokens() { return kMostTokens; }
+int64_t MostTokens(int planes) { return kMostTokens[planes - 1]; }
 
 }  // namespace HWY_NAMESPACE
 }  // namespace pith::kernels
@@ -199,7 +210,7 @@ void MultiplyFew(const QuantProduct& product, int64_t begin, int64_t end) {
   HWY_DYNAMIC_DISPATCH(FewTokenTiles)(product, begin, end);
 }
 
-int64_t FewTokens() { return HWY_DYNAMIC_DISPATCH(MostTokens)(); }
+int64_t FewTokens(int planes) { return HWY_DYNAMIC_DISPATCH(MostTokens)(planes); }
 
 }  // namespace pith::kernels
 #endif  // HWY_ONCE

@@ -12,9 +12,9 @@ namespace pith::kernels {
 // Exactly one token.
 void MultiplyOne(const QuantProduct& product, int64_t begin, int64_t end);
 
-// 2 to FewTokens() tokens; where that is 1, there is no such loop for this processor.
+// 2 to FewTokens(planes) tokens; where that is 1, there is no such loop for this processor.
 void MultiplyFew(const QuantProduct& product, int64_t begin, int64_t end);
-int64_t FewTokens();
+int64_t FewTokens(int planes);
 
 // Any number of tokens; `scratch`, 64-byte aligned, holds ManyScratchBytes.
 void MultiplyMany(const QuantProduct& product, int64_t begin, int64_t end, uint8_t* scratch);

@@ -76,8 +76,9 @@ TEST_P(QuantMatMulTest, EqualsDefinitionOnEveryTarget) {
   const Format format = GetParam();
   const struct {
     int64_t rows, cols, tokens;
-  } shapes[] = {{1, 128, 1},  {16, 128, 1}, {17, 256, 1},  {5, 896, 2},   {48, 576, 3},  {100, 128, 4},
-                {33, 640, 5}, {64, 256, 9}, {160, 896, 1}, {31, 4864, 1}, {40, 1536, 7}, {18, 256, 6}};
+  } shapes[] = {{1, 128, 1},   {16, 128, 1}, {17, 256, 1}, {5, 896, 2},   {48, 576, 3},
+                {100, 128, 4}, {33, 640, 5}, {64, 256, 9}, {160, 896, 1}, {31, 4864, 1},
+                {40, 1536, 7}, {18, 256, 6}, {33, 384, 8}, {48, 256, 10}, {20, 128, 11}};
   ThreadPool pool(2);
   for (const auto& shape : shapes) {
     if (format.group != 0 && shape.cols % format.group != 0) continue;
