@@ -255,6 +255,8 @@ Result<HfTokenizerFiles> HfTokenizerOfGguf(const GgufFile& gguf, int64_t max_pos
 
   OrderedJson config;
   config["tokenizer_class"] = "PreTrainedTokenizerFast";
+  // Its default has token_type_ids too, which these models refuse.
+  config["model_input_names"] = {"input_ids", "attention_mask"};
   config["model_max_length"] = max_position;
   config["clean_up_tokenization_spaces"] = false;
   config["add_prefix_space"] = false;

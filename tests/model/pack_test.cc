@@ -421,6 +421,7 @@ TEST(Pack, GgufTokenizerComesOutTheSame) {
   ASSERT_TRUE(config.ok());
   EXPECT_EQ((*config)["chat_template"], "{{ messages }}");
   EXPECT_EQ((*config)["eos_token"], "<|im_end|>");
+  EXPECT_EQ((*config)["model_input_names"].dump(), R"(["input_ids","attention_mask"])");
 }
 
 // A matrix of Q4_0 blocks for TinyGguf.
