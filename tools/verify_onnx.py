@@ -4,7 +4,8 @@
 `pith verify-export` starts this program; it needs the Python packages onnxruntime and numpy:
     python3 -m venv ~/.local/share/pith/onnx && ~/.local/share/pith/onnx/bin/pip install onnxruntime numpy
 
-Usage: verify_onnx.py FOLDER TASK.safetensors OUT.json
+Usage: verify_onnx.py FOLDER TASK.safetensors OUT.json THREADS [BASE_FOLDER]
+THREADS 0 leaves the number to ONNX Runtime. BASE_FOLDER holds graphs of the same model without the adapter.
 The task holds the prompt, what the engine generated with the base and with the adapter, and the engine's logits, keys and
 values. The graphs prefill the prompt in chunks with the adapter off, then decode token by token from the same cache, each
 time the engine's own tokens, so that every step can be compared.
@@ -111,6 +112,11 @@ class Model:
         for layer in range(self.layers):
             feeds[f"past_key_{layer}_in"] = np.ascontiguousarray(cache["k"][layer][..., :places])
             feeds[f"past_value_{layer}_in"] = np.ascontiguousarray(cache["v"][layer][:, :, :places])
+        switcher = self.manifest.get("switcher")
+        if switcher and switcher["chunk"] == tokens:  # whose outputs nobody asks for, unless `extra` does
+            feeds["switcher_weights"] = np.zeros((1, tokens), np.float32)
+            feeds["switcher_blend"] = np.zeros(1, np.float32)
+            feeds["switcher_state_in"] = np.zeros((1, self.hidden), np.float32)
         feeds.update(extra or {})
         return self.of(tokens).run(feeds)
 
@@ -184,11 +190,22 @@ def prefill(model, prompt, out):
     return cache, results["logits"][0, -1]
 
 
-def decode(model, cache, ids, logits, alpha, comparison):
-    """Feeds ids one by one and compares the logits behind each with row i + 1 of `logits`."""
-    for i, token in enumerate(ids):
-        results = model.feed(1, [token], cache, alpha)
-        comparison.add(results["logits"][0, -1], logits[i + 1])
+def decode(model, cache, ids, alpha):
+    """Feeds ids one by one; returns the logits behind each."""
+    return [model.feed(1, [token], cache, alpha)["logits"][0, -1] for token in ids]
+
+
+def same_bits(a, b):
+    return bool(np.array_equal(np.asarray(a).view(np.uint32), np.asarray(b).view(np.uint32)))
+
+
+def alpha_0_is_base(base, prompt, cache, logits, ids, decoded):
+    """Whether graphs without the adapter give the same bits as those with it at alpha 0: keys, values and logits."""
+    own, first = prefill(base, prompt, {})
+    same = same_bits(first, logits) and same_bits(own["k"], cache["k"]) and same_bits(own["v"], cache["v"])
+    if decoded:
+        same = same_bits(decode(base, own, ids, 0.0), decoded) and same
+    return same
 
 
 def streams(model, cache, first_logits, alpha, count, steps):
@@ -223,10 +240,10 @@ def streams(model, cache, first_logits, alpha, count, steps):
 
 
 def main():
-    folder, task_path, out_path = sys.argv[1:4]
+    folder, task_path, out_path, threads = sys.argv[1:5]
     start = time.time()
     task = read_safetensors(task_path)
-    model = Model(folder)
+    model = Model(folder, int(threads))
     manifest = model.manifest
     out = {"onnxruntime": ort.__version__}
     cache, logits = prefill(model, task["prompt"].tolist(), out)
@@ -234,6 +251,7 @@ def main():
     first.add(logits, task["base.logits"][0])
     out["prefill"] = first.json()
     layers = []
+    decoded = []
     length = cache["length"]
     for layer in range(model.layers):
         worst = 0.0
@@ -247,14 +265,26 @@ def main():
             continue
         comparison = Comparison()
         own = copy(cache)
-        decode(model, own, task[mode + ".ids"].tolist(), task[mode + ".logits"], alpha, comparison)
+        rows = decode(model, own, task[mode + ".ids"].tolist(), alpha)
+        for got, want in zip(rows, task[mode + ".logits"][1:]):
+            comparison.add(got, want)
+        if mode == "base":
+            decoded = rows
         out[mode] = comparison.json()
         out[mode]["prompt_kv_reused"] = bool(
             np.array_equal(own["k"][..., :length], cache["k"][..., :length]) and
             np.array_equal(own["v"][:, :, :, :length], cache["v"][:, :, :, :length]))
     middle = [n for n in manifest["tokens"] if 1 < n <= 16]
     if middle and 1 in manifest["tokens"]:
-        out["streams"] = streams(model, cache, logits, 1.0 if "lora" in manifest else 0.0, middle[0], 8)
+        count = middle[0]
+        steps = min(8, (model.context - length) // count - 1)  # every stream takes a place of the cache at every step
+        if steps > 0:
+            out["streams"] = streams(model, cache, logits, 1.0 if "lora" in manifest else 0.0, count, steps)
+    if len(sys.argv) > 5:
+        model.graphs.clear()
+        base = Model(sys.argv[5], int(threads))
+        ids = task["base.ids"].tolist()
+        out["alpha_0_is_base"] = alpha_0_is_base(base, task["prompt"].tolist(), cache, logits, ids, decoded)
     out["seconds"] = time.time() - start
     Path(out_path).write_text(json.dumps(out))
 

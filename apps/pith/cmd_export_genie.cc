@@ -89,6 +89,7 @@ void AddExportGenieCommand(Cli& cli, CLI::App* parent) {
   AddExportPath(app, "--verifier", options->verifier, "Verifier head (default: the adapter's, if it has one)", "FILE");
   app->add_option("--tokens", options->tokens, "Numbers of new tokens, a graph for each (128,1)")
       ->delimiter(',')
+      ->allow_extra_args(false)  // one list: the next argument is the model
       ->type_name("N,...");
   app->add_option("--context", options->genie.context, "Places of the cache and the new tokens together (4096)")
       ->type_name("C");

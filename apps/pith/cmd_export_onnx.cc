@@ -163,6 +163,7 @@ void AddExportOnnxCommand(Cli& cli, CLI::App* parent) {
   AddExportPath(app, "--verifier", options->verifier, "Verifier head (default: the adapter's, if it has one)", "FILE");
   app->add_option("--tokens", options->tokens, "Numbers of new tokens, a graph for each (128,1)")
       ->delimiter(',')
+      ->allow_extra_args(false)  // one list: the next argument is the model
       ->type_name("N,...");
   app->add_option("--context", options->context, "Places of the cache and the new tokens together (4096)")
       ->type_name("C");

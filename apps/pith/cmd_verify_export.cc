@@ -45,6 +45,9 @@ void PrintReport(const VerifyReport& report) {
   if (report.base || report.adapter) {
     std::printf("the prompt's keys and values are %s\n", report.prompt_kv_reused ? "reused as they are" : "CHANGED");
   }
+  if (report.alpha_0_is_base) {
+    std::printf("alpha 0 gives %s\n", *report.alpha_0_is_base ? "the base's bits" : "OTHER BITS than the base");
+  }
   if (report.streams) {
     std::printf("%lld streams in one graph differ from streams alone by %.2e relative, text %s\n",
                 static_cast<long long>(report.streams->streams), report.streams->relative,
@@ -81,6 +84,7 @@ Status Run(const Cli& cli, const Options& options) {
                          {"relative", report.streams->relative},
                          {"same_text", report.streams->same_text}};
     }
+    if (report.alpha_0_is_base) json["alpha_0_is_base"] = *report.alpha_0_is_base;
     if (report.switcher) json["switcher"] = {report.switcher->graph, report.switcher->engine};
     if (report.verifier) json["verifier"] = {report.verifier->graph, report.verifier->engine};
     if (report.ok()) PrintJson(json);
@@ -103,6 +107,8 @@ void AddVerifyExportCommand(Cli& cli) {
   AddExportPath(app, "folder", options->folder, "Folder that pith export onnx wrote", "DIR")->required();
   AddModelOption(app, options->model)->required();
   AddExportPath(app, "--adapter", options->adapter, "Adapter that the graphs were made with", "DIR");
+  AddExportPath(app, "--base-export", options->verify.base_export,
+                "Folder of the same export without the adapter: alpha 0 must give its bits", "DIR");
   app->add_option("--python", options->verify.python, "Python with onnxruntime and numpy (python3)")->type_name("FILE");
   app->add_option("--text", options->verify.text, "Text of the prompt (default: a page of prose and code)")
       ->type_name("TEXT");

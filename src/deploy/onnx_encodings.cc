@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/json.h"
+#include "deploy/folded_keys.h"
 #include "deploy/graph_evaluator.h"
 #include "deploy/graph_host.h"
 #include "deploy/matrix_reader.h"
@@ -94,6 +95,7 @@ class Encoder {
       : checkpoint_(checkpoint), exported_(exported), export_options_(export_options), options_(options) {}
 
   Result<EncodingReport> Run() {
+    PITH_ASSIGN(folded_, FoldedKeys::Of(checkpoint_));
     PITH_RETURN_IF_ERROR(Measure());
     for (const OnnxPartReport& part : exported_.parts) {
       places_.clear();
@@ -165,6 +167,7 @@ class Encoder {
     bool again = reader.format().has_value() && !packed;
     CodeRow row;
     std::vector<float> values(static_cast<size_t>(cols));
+    const std::span<const float> factors = folded_.Of(module);
     for (int64_t r = begin; r < begin + count; ++r) {
       bool exact = packed;
       if (packed) {
@@ -187,7 +190,9 @@ class Encoder {
                     {row.codes.data(), row.scales.data(), nullptr, nullptr});
         for (float& scale : row.scales) scale = std::max(std::fabs(scale), std::numeric_limits<float>::min());
       }
-      encoding.scales.insert(encoding.scales.end(), row.scales.begin(), row.scales.end());
+      for (const float scale : row.scales) {
+        encoding.scales.push_back(factors.empty() ? scale : scale * factors[static_cast<size_t>(r)]);
+      }
     }
     report_.requantized += again ? 1 : 0;
     return encoding;
@@ -300,6 +305,7 @@ class Encoder {
   const OnnxExportReport& exported_;
   const OnnxExportOptions& export_options_;
   const EncodingOptions& options_;
+  FoldedKeys folded_;
   ValueRanges ranges_;
   Encodings parameters_;
   std::set<std::string> activation_names_;

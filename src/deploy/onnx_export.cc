@@ -75,6 +75,7 @@ class Exporter {
     if (!fs::create_directories(folder_, error)) {
       return Error{ErrorCode::kIo, "cannot create '" + folder_.string() + "': " + error.message()};
     }
+    PITH_ASSIGN(folded_, FoldedKeys::Of(checkpoint_));
     Status status = CheckFreeSpace(folder_.string(), FloatBytes(config_));
     total_ = FloatBytes(config_);
     for (const GraphPart& part : parts) {
@@ -99,8 +100,9 @@ class Exporter {
       done_ += bytes;
       if (options_.on_progress) options_.on_progress(done_, std::max(done_, total_));
     };
-    PITH_ASSIGN(const PartWeights weights, WritePartWeights(checkpoint_, part, options_.adapter, options_.switcher,
-                                                            options_.verifier, folder_.string(), on_bytes));
+    PITH_ASSIGN(const PartWeights weights,
+                WritePartWeights(checkpoint_, folded_, part, options_.adapter, options_.switcher, options_.verifier,
+                                 folder_.string(), on_bytes));
     OnnxPartReport& report = report_.parts.emplace_back();
     report.part = part;
     report.base_bytes = weights.base_bytes;
@@ -176,6 +178,7 @@ class Exporter {
                         {"mask_floor", kMaskFloor},
                         {"kv_bits", 32},
                         {"keys_scaled", true},
+                        {"keys_equalized", true},
                         {"model", ModelJson()},
                         {"parts", parts}};
     if (options_.adapter != nullptr) {
@@ -205,6 +208,7 @@ class Exporter {
   const ModelConfig& config_;
   const OnnxExportOptions& options_;
   fs::path folder_;
+  FoldedKeys folded_;
   OnnxExportReport report_;
   std::vector<std::string> updatable_;  // constants of the adapter
   uint64_t done_ = 0;

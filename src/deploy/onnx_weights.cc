@@ -78,15 +78,17 @@ bool BelongsTo(const std::string& module, const GraphPart& part) {
   return false;
 }
 
-Status AddMatrix(const Checkpoint& checkpoint, const std::string& module, int64_t rows, int64_t cols,
-                 const std::string& constant, DataFile* file) {
+Status AddMatrix(const Checkpoint& checkpoint, const FoldedKeys& folded, const std::string& module, int64_t rows,
+                 int64_t cols, const std::string& constant, DataFile* file) {
   PITH_ASSIGN(const MatrixReader reader, MatrixReader::Open(checkpoint, module, rows, cols));
   file->Begin(constant);
   std::vector<float> values(static_cast<size_t>(std::min(kChunkRows, rows) * cols));
   for (int64_t begin = 0; begin < rows; begin += kChunkRows) {
     const int64_t end = std::min(begin + kChunkRows, rows);
     for (int64_t row = begin; row < end; ++row) reader.ReadRow(row, values.data() + (row - begin) * cols);
-    PITH_RETURN_IF_ERROR(file->Append(std::span(values).first(static_cast<size_t>((end - begin) * cols))));
+    const auto chunk = std::span(values).first(static_cast<size_t>((end - begin) * cols));
+    folded.Apply(module, begin, cols, chunk);
+    PITH_RETURN_IF_ERROR(file->Append(chunk));
   }
   return {};
 }
@@ -100,27 +102,31 @@ std::string Suffix(const GraphPart& part) {
 std::string WeightFileName(const GraphPart& part) { return "weights_" + Suffix(part); }
 std::string AdapterFileName(const GraphPart& part) { return "adapter_" + Suffix(part); }
 
-Result<PartWeights> WritePartWeights(const Checkpoint& checkpoint, const GraphPart& part, const AdapterFile* adapter,
-                                     const SwitcherHead* switcher, const VerifierHead* verifier,
-                                     const std::string& folder, const std::function<void(uint64_t bytes)>& on_bytes) {
+Result<PartWeights> WritePartWeights(const Checkpoint& checkpoint, const FoldedKeys& folded, const GraphPart& part,
+                                     const AdapterFile* adapter, const SwitcherHead* switcher,
+                                     const VerifierHead* verifier, const std::string& folder,
+                                     const std::function<void(uint64_t bytes)>& on_bytes) {
   PartWeights weights;
   DataFile base(folder, WeightFileName(part), &weights.places, on_bytes);
   for (const ModelModule& module : ModulesOf(checkpoint.config())) {
     if (!BelongsTo(module.name, part)) continue;
     if (module.kind == ModuleKind::kNorm) {
-      PITH_ASSIGN(const std::vector<float> values, ReadVector(checkpoint, module.name, "weight", module.shape[0]));
+      PITH_ASSIGN(std::vector<float> values, ReadVector(checkpoint, module.name, "weight", module.shape[0]));
+      folded.Apply(module.name, 0, 1, values);
       PITH_RETURN_IF_ERROR(base.Add(module.name + ".weight", values));
       continue;
     }
     PITH_RETURN_IF_ERROR(
-        AddMatrix(checkpoint, module.name, module.shape[0], module.shape[1], module.name + ".weight", &base));
+        AddMatrix(checkpoint, folded, module.name, module.shape[0], module.shape[1], module.name + ".weight", &base));
     if (!module.bias) continue;
-    PITH_ASSIGN(const std::vector<float> values, ReadVector(checkpoint, module.name, "bias", module.shape[0]));
+    PITH_ASSIGN(std::vector<float> values, ReadVector(checkpoint, module.name, "bias", module.shape[0]));
+    folded.Apply(module.name, 0, 1, values);
     PITH_RETURN_IF_ERROR(base.Add(module.name + ".bias", values));
   }
   const ModelConfig& config = checkpoint.config();
   if (part.head && config.tied_embeddings && !part.embedding) {
-    PITH_RETURN_IF_ERROR(AddMatrix(checkpoint, "lm_head", config.vocab, config.hidden, "lm_head.weight", &base));
+    PITH_RETURN_IF_ERROR(
+        AddMatrix(checkpoint, folded, "lm_head", config.vocab, config.hidden, "lm_head.weight", &base));
   }
   if (part.head && verifier != nullptr) {
     PITH_RETURN_IF_ERROR(base.Add("verifier.weight", verifier->w));
@@ -140,6 +146,7 @@ Result<PartWeights> WritePartWeights(const Checkpoint& checkpoint, const GraphPa
     if (!BelongsTo(name, part)) continue;
     PITH_ASSIGN(LoraFloats floats, ReadFactors(module));
     for (float& value : floats.b) value *= module.scaling;
+    folded.Apply(name, 0, module.rank, floats.b);
     PITH_RETURN_IF_ERROR(factors.Add(name + ".lora_A", floats.a));
     PITH_RETURN_IF_ERROR(factors.Add(name + ".lora_B", floats.b));
   }

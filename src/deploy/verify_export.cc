@@ -123,12 +123,11 @@ class Reference {
   std::span<const float> states() const { return states_; }  // of the prompt, [tokens, hidden]
 
  private:
-  // Keys [kv_heads, head_dim, tokens], divided by sqrt(head_dim) as the graphs have them, and values
-  // [kv_heads, tokens, head_dim] of one layer.
+  // Keys [kv_heads, head_dim, tokens], equalized in engine and graphs alike and divided by sqrt(head_dim) in the
+  // graphs, and values [kv_heads, tokens, head_dim] of one layer.
   void AddKv(int64_t layer, Task* task) {
     const ModelConfig& config = engine_.config();
     const int64_t d = config.head_dim, n = prompt_.length();
-    const LayerWeights& weights = engine_.weights().layers[static_cast<size_t>(layer)];
     const float root = 1.0F / std::sqrt(static_cast<float>(d));
     std::vector<float> keys(static_cast<size_t>(config.kv_heads * d * n)), values(keys.size());
     for (int64_t h = 0; h < config.kv_heads; ++h) {
@@ -139,8 +138,7 @@ class Reference {
         const auto* v = static_cast<const float*>(view.v);
         const int64_t place = t % kKvBlockTokens;
         for (int64_t j = 0; j < d; ++j) {
-          const float scale = weights.key_scale[static_cast<size_t>(h * d + j)];
-          keys[static_cast<size_t>((h * d + j) * n + t)] = k[j * kKvBlockTokens + place] / scale * root;
+          keys[static_cast<size_t>((h * d + j) * n + t)] = k[j * kKvBlockTokens + place] * root;
           values[static_cast<size_t>((h * n + t) * d + j)] = v[place * d + j];
         }
       }
@@ -164,14 +162,16 @@ std::string LastLine(const fs::path& path) {
   return last;
 }
 
-Status RunScript(const std::string& python, const fs::path& folder, const std::string& graphs) {
+Status RunScript(const VerifyOptions& options, const fs::path& folder, const std::string& graphs) {
+  const std::string& python = options.python;
   const fs::path script = folder / "verify_onnx.py", errors = folder / "stderr";
   {
     std::ofstream out(script);
     out << kVerifyOnnxScript;
   }
   const std::string task = (folder / "task.safetensors").string(), result = (folder / "result.json").string();
-  std::string arguments[] = {python, script.string(), graphs, task, result};
+  std::vector<std::string> arguments = {python, script.string(), graphs, task, result, std::to_string(options.threads)};
+  if (!options.base_export.empty()) arguments.push_back(options.base_export);
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);
@@ -220,6 +220,7 @@ Result<VerifyReport> ReadResult(const fs::path& path) {
       report.streams = VerifyReport::Streams{s.at("streams").get<int64_t>(), s.at("relative").get<double>(),
                                              s.at("same_text").get<bool>()};
     }
+    if (json.contains("alpha_0_is_base")) report.alpha_0_is_base = json["alpha_0_is_base"].get<bool>();
     if (json.contains("switcher_score"))
       report.switcher = VerifyReport::Scores{json["switcher_score"].get<double>(), 0};
     if (json.contains("verifier_score"))
@@ -233,6 +234,7 @@ Result<VerifyReport> ReadResult(const fs::path& path) {
 void Judge(VerifyReport* report) {
   report->allowed = kAllowed;
   const auto fail = [report](const std::string& sentence) { report->failures.push_back(sentence); };
+  if (report->alpha_0_is_base && !*report->alpha_0_is_base) fail("alpha 0 gives other bits than the base's graphs");
   if (report->quantized) {
     for (const auto& [what, comparison] : {std::pair{"base", &report->base}, std::pair{"adapter", &report->adapter}}) {
       if (!*comparison) continue;
@@ -278,6 +280,40 @@ void Judge(VerifyReport* report) {
   }
 }
 
+// The manifest of an export, with all fields that are read here in their types.
+Result<Json> ReadManifest(const std::string& folder) {
+  PITH_ASSIGN(const Json manifest, ReadJsonFile((fs::path(folder) / kExportManifest).string()));
+  const auto is = [&manifest](const char* key, auto predicate) {
+    return manifest.contains(key) && predicate(manifest[key]);
+  };
+  const auto object = [](const Json& value) { return value.is_object(); };
+  const auto text = [](const Json& value) { return value.is_string(); };
+  const auto count = [](const Json& value) { return value.is_number_unsigned() && value <= 1 << 30; };
+  const auto counts = [&count](const Json& value) {
+    return value.is_array() && std::all_of(value.begin(), value.end(), count);
+  };
+  const bool sound =
+      manifest.is_object() && is("pith_export", count) && manifest["pith_export"] == kExportVersion &&
+      is("model", object) && text(manifest["model"].value("fingerprint", Json())) && is("context", count) &&
+      is("tokens", counts) && is("scheme", text) && is("target", text) &&
+      (!manifest.contains("lora") || (is("lora", object) && text(manifest["lora"].value("fingerprint", Json()))));
+  if (!sound)
+    return Error{ErrorCode::kMalformed, "'" + folder + "': " + kExportManifest + " is not one of this version"};
+  return manifest;
+}
+
+// Whether the folder `base` holds the graphs that those of `manifest` are at alpha 0.
+Status CheckBaseExport(const Json& manifest, const std::string& base) {
+  PITH_ASSIGN(const Json other, ReadManifest(base));
+  if (other.contains("lora")) return Error{ErrorCode::kMismatch, "'" + base + "' was made with an adapter"};
+  for (const char* key : {"model", "context", "tokens", "scheme", "target"}) {
+    if (other[key] != manifest[key]) {
+      return Error{ErrorCode::kMismatch, "'" + base + "' is an export with another " + key};
+    }
+  }
+  return {};
+}
+
 // The prompt's states averaged as the switcher wants it.
 std::vector<float> Pool(std::span<const float> states, int64_t hidden, const StatePooling& pooling) {
   const int64_t tokens = static_cast<int64_t>(states.size()) / hidden;
@@ -299,10 +335,8 @@ std::vector<float> Pool(std::span<const float> states, int64_t hidden, const Sta
 
 Result<VerifyReport> VerifyExport(const std::string& folder, const std::string& model, const std::string& adapter_path,
                                   const VerifyOptions& options) {
-  PITH_ASSIGN(const Json manifest, ReadJsonFile((fs::path(folder) / kExportManifest).string()));
-  if (!manifest.is_object() || manifest.value("pith_export", 0) != kExportVersion || !manifest.contains("model")) {
-    return Error{ErrorCode::kMalformed, "'" + folder + "': " + kExportManifest + " is not one of this version"};
-  }
+  PITH_ASSIGN(const Json manifest, ReadManifest(folder));
+  if (!options.base_export.empty()) PITH_RETURN_IF_ERROR(CheckBaseExport(manifest, options.base_export));
   PITH_ASSIGN(const auto checkpoint, Checkpoint::Open(model));
   const ModelConfig& config = checkpoint->config();
   if (manifest["model"].value("fingerprint", "") != checkpoint->fingerprint()) {
@@ -334,7 +368,9 @@ Result<VerifyReport> VerifyExport(const std::string& folder, const std::string& 
         PITH_ASSIGN(verifier, ReadVerifier((dir / kVerifierFile).string(), config.hidden));
       }
     }
-    const int64_t room = manifest.value("context", int64_t{0}) - 128;
+    int64_t most = 1;
+    for (const Json& tokens : manifest["tokens"]) most = std::max(most, tokens.get<int64_t>());
+    const int64_t room = manifest["context"].get<int64_t>() - most;
     const int64_t prompt_tokens = std::min(options.prompt_tokens, room / 2);
     const int64_t new_tokens = std::min(options.new_tokens, room / 2);
     if (prompt_tokens < 1 || new_tokens < 1) {
@@ -358,7 +394,7 @@ Result<VerifyReport> VerifyExport(const std::string& folder, const std::string& 
   const TemporaryFolder temporary;
   if (temporary.path().empty()) return Error{ErrorCode::kIo, "cannot create a temporary folder"};
   PITH_RETURN_IF_ERROR(task.Write((temporary.path() / "task.safetensors").string()));
-  PITH_RETURN_IF_ERROR(RunScript(options.python, temporary.path(), folder));
+  PITH_RETURN_IF_ERROR(RunScript(options, temporary.path(), folder));
   PITH_ASSIGN(VerifyReport report, ReadResult(temporary.path() / "result.json"));
   if (report.switcher && switcher) {
     report.switcher->engine = switcher->Score(pooled);
@@ -370,7 +406,7 @@ Result<VerifyReport> VerifyExport(const std::string& folder, const std::string& 
   } else {
     report.verifier.reset();
   }
-  report.quantized = manifest.value("scheme", "") == "qdq";
+  report.quantized = manifest["scheme"] == "qdq";
   Judge(&report);
   return report;
 }

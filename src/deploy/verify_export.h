@@ -15,7 +15,8 @@ struct VerifyOptions {
   std::string text;                // of the prompt; empty: a page of the calibration text
   int64_t prompt_tokens = 200;     // the prompt is cut to this
   int64_t new_tokens = 64;         // decoded greedily after it, with the base and with the adapter
-  int threads = 0;
+  std::string base_export;         // folder of the same model and sizes without the adapter; empty: none
+  int threads = 0;                 // of the engine and of ONNX Runtime; 0: all cores
 };
 
 // How the graphs' logits compare with the engine's over some steps.
@@ -32,6 +33,8 @@ struct VerifyReport {
   LogitComparison prefill;     // the last token of the prompt
   std::optional<LogitComparison> base, adapter;
   bool prompt_kv_reused = true;  // switching left the prompt's keys and values as they were
+  // With alpha 0 keys, values and logits are the bits of the graphs in `base_export`.
+  std::optional<bool> alpha_0_is_base;
   // Streams in one graph against the same streams one at a time.
   struct Streams {
     int64_t streams = 0;

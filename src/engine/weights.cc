@@ -7,6 +7,7 @@
 #include <map>
 
 #include "kernels/elementwise.h"
+#include "model/key_equalizer.h"
 
 namespace pith {
 
@@ -92,7 +93,7 @@ class WeightLoader {
     PITH_RETURN_IF_ERROR(LoadLinear(mlp + "down_proj", hidden, config_.intermediate, config_.mlp_bias, &layer->down));
     PITH_ASSIGN(layer->k_static_scale, LoadKvScale(attention + "k_scale"));
     PITH_ASSIGN(layer->v_static_scale, LoadKvScale(attention + "v_scale"));
-    EqualizeKeys(layer);
+    EqualizeLayer(layer);
     return {};
   }
 
@@ -111,58 +112,25 @@ class WeightLoader {
     return values[0];
   }
 
-  // How large |k[d]| gets: the bias, and three deviations of the product of a weight row with a normalised input; with
-  // a norm on the heads, its weight.
-  std::vector<float> KeyMagnitudes(const LayerWeights& layer) const {
+  void EqualizeLayer(LayerWeights* layer) const {
     const int64_t d = config_.head_dim;
-    std::vector<float> magnitude(static_cast<size_t>(config_.kv_heads * d));
-    std::vector<float> row(static_cast<size_t>(config_.hidden));
-    for (int64_t r = 0; r < config_.kv_heads * d; ++r) {
-      const auto i = static_cast<size_t>(r);
-      if (config_.qk_norm) {
-        magnitude[i] = 3.0F * std::fabs(layer.k_norm[static_cast<size_t>(r % d)]);
-        continue;
-      }
-      if (layer.k.packed != nullptr) {
-        layer.k.packed->DequantizeRow(r, row.data());
-      } else if (layer.k.matrix.type == FloatType::kF32) {
-        std::memcpy(row.data(), static_cast<const float*>(layer.k.matrix.data) + r * config_.hidden,
-                    row.size() * sizeof(float));
-      } else {
-        ConvertBF16(static_cast<const uint16_t*>(layer.k.matrix.data) + r * config_.hidden, config_.hidden, row.data());
-      }
-      double squares = 0;
-      for (size_t c = 0; c < row.size(); ++c) {
-        const double w = static_cast<double>(row[c]) * layer.attention_norm[c];
-        squares += w * w;
-      }
-      magnitude[i] =
-          3.0F * static_cast<float>(std::sqrt(squares)) + (layer.k.bias.empty() ? 0.0F : std::fabs(layer.k.bias[i]));
-    }
-    return magnitude;
-  }
-
-  void EqualizeKeys(LayerWeights* layer) const {
-    const int64_t d = config_.head_dim;
-    const int64_t half = d / 2;
     const int64_t group = config_.heads / config_.kv_heads;
     layer->key_scale.assign(static_cast<size_t>(config_.kv_heads * d), 1.0F);
     layer->query_scale.assign(static_cast<size_t>(config_.heads * d), 1.0F / std::sqrt(static_cast<float>(d)));
     if (layer->k_static_scale > 0) return;  // it is the scale of the keys as they are
-    const std::vector<float> magnitude = KeyMagnitudes(*layer);
-    for (int64_t h = 0; h < config_.kv_heads; ++h) {
-      for (int64_t j = 0; j < half; ++j) {
-        const auto low = static_cast<size_t>(h * d + j);
-        const auto high = low + static_cast<size_t>(half);
-        const float most = std::max(magnitude[low], magnitude[high]);
-        if (!(most > 0x1p-20F && most < 0x1p20F)) continue;
-        const float scale = std::exp2(-std::round(std::log2(most)));
-        layer->key_scale[low] = layer->key_scale[high] = scale;
-        for (int64_t q = h * group; q < (h + 1) * group; ++q) {
-          layer->query_scale[static_cast<size_t>(q * d + j)] /= scale;
-          layer->query_scale[static_cast<size_t>(q * d + j + half)] /= scale;
-        }
+    const auto read_row = [&](int64_t r, float* row) {
+      if (layer->k.packed != nullptr) {
+        layer->k.packed->DequantizeRow(r, row);
+      } else if (layer->k.matrix.type == FloatType::kF32) {
+        std::copy_n(static_cast<const float*>(layer->k.matrix.data) + r * config_.hidden, config_.hidden, row);
+      } else {
+        ConvertBF16(static_cast<const uint16_t*>(layer->k.matrix.data) + r * config_.hidden, config_.hidden, row);
       }
+    };
+    layer->key_scale = EqualizeKeys(config_, {layer->attention_norm, layer->k.bias, layer->k_norm, read_row});
+    for (size_t q = 0; q < layer->query_scale.size(); ++q) {
+      const auto head = static_cast<int64_t>(q) / d;
+      layer->query_scale[q] /= layer->key_scale[static_cast<size_t>(head / group * d + static_cast<int64_t>(q) % d)];
     }
   }
 

@@ -5,6 +5,15 @@
 
 namespace pith {
 
+// One target alone (aarch64) needs no choice at run time, and so nothing of Highway's library.
+#if (HWY_TARGETS & (HWY_TARGETS - 1)) == 0
+
+std::vector<std::string> KernelTargets() { return {hwy::TargetName(HWY_TARGETS)}; }
+std::string ActiveKernelTarget() { return hwy::TargetName(HWY_TARGETS); }
+bool SelectKernelTarget(const std::string& name) { return name.empty() || name == hwy::TargetName(HWY_TARGETS); }
+
+#else
+
 std::vector<std::string> KernelTargets() {
   // SupportedTargets() honours a selection made before: lift it while listing.
   const int64_t selected = hwy::SupportedTargets();
@@ -35,5 +44,7 @@ bool SelectKernelTarget(const std::string& name) {
   if (selected != hwy::SupportedTargets()) hwy::SetSupportedTargetsForTest(selected);
   return false;
 }
+
+#endif
 
 }  // namespace pith

@@ -50,8 +50,8 @@ struct Graphs {
     }
     const auto plan = PlanParts(checkpoint->config(), setup.parts);
     for (const GraphPart& part : *plan) {
-      const auto weights =
-          WritePartWeights(*checkpoint, part, setup.adapter, setup.switcher, setup.verifier, folder, {});
+      const auto weights = WritePartWeights(*checkpoint, *FoldedKeys::Of(*checkpoint), part, setup.adapter,
+                                            setup.switcher, setup.verifier, folder, {});
       EXPECT_TRUE(weights.ok()) << weights.error().message;
       auto evaluator =
           GraphEvaluator::Create(BuildDecoderGraph(checkpoint->config(), part, options, weights->places), folder);
@@ -147,6 +147,49 @@ INSTANTIATE_TEST_SUITE_P(Adapters, DecoderGraphAdapter,
                                            AdapterCase{"qwen2_untied", "lm_head", true},
                                            AdapterCase{"qwen2_untied", "subset", false},
                                            AdapterCase{"llama", "all", true}, AdapterCase{"qwen3", "all", false}));
+
+class DecoderGraphKeys : public ::testing::TestWithParam<const char*> {};
+
+// The engine's equalizer is in the weights: what comes out is the engine's cache, divided by sqrt(head_dim).
+TEST_P(DecoderGraphKeys, AreTheEngines) {
+  const std::string model = GetParam();
+  const Graphs graphs(model, {.tokens = 16});
+  const ModelConfig& config = graphs.checkpoint->config();
+  EngineOptions options;
+  options.weights = WeightFormat::kF32;
+  options.kv = KvType::kF32;
+  options.threads = 1;
+  const auto engine = Engine::Load(graphs.checkpoint, options);
+  ASSERT_TRUE(engine.ok()) << engine.error().message;
+  auto ids = GoldenIds(model);
+  ids.resize(16);
+  Sequence sequence = (*engine)->NewSequence();
+  const StepItem item{&sequence, ids, nullptr, Rows::kNone, Rows::kNone};
+  ASSERT_TRUE((*engine)->Step({&item, 1}).ok());
+  GraphHost host = graphs.Host(16);
+  const auto outputs = host.Feed(ids, 0);
+  ASSERT_TRUE(outputs.ok()) << outputs.error().message;
+  const float root = std::sqrt(static_cast<float>(config.head_dim));
+  bool equalized = false;
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    const GraphArray& got = outputs->at("past_key_" + std::to_string(layer) + "_out");
+    std::vector<float> keys, want;
+    for (int64_t h = 0; h < config.kv_heads; ++h) {
+      const auto* k = static_cast<const float*>(sequence.blocks()[0]->At(layer, h).k);
+      for (int64_t j = 0; j < config.head_dim; ++j) {
+        for (int64_t t = 0; t < 16; ++t) want.push_back(k[j * kKvBlockTokens + t]);
+      }
+    }
+    for (const float value : got.data) keys.push_back(value * root);
+    EXPECT_LT(testing::RelativeError(keys, want), 1e-5) << layer;
+    for (const float scale : (*engine)->weights().layers[static_cast<size_t>(layer)].key_scale) {
+      equalized = equalized || scale != 1.0F;
+    }
+  }
+  EXPECT_TRUE(equalized) << "nothing was tested";
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, DecoderGraphKeys, ::testing::Values("qwen2_untied", "qwen2_tied", "llama", "qwen3"));
 
 TEST(DecoderGraph, HeadsAreOutputs) {
   const auto checkpoint = Open(GoldenPath("models/qwen3"));

@@ -243,7 +243,8 @@ TEST(Qdq, GraphsHoldThePackedIntegers) {
   const auto checkpoint = Open(packed);
   const std::string folder = testing::TempDir();
   const GraphPart part = PlanParts(checkpoint->config(), 1)->front();
-  const auto weights = WritePartWeights(*checkpoint, part, nullptr, nullptr, nullptr, folder, {});
+  const FoldedKeys folded = *FoldedKeys::Of(*checkpoint);
+  const auto weights = WritePartWeights(*checkpoint, folded, part, nullptr, nullptr, nullptr, folder, {});
   ASSERT_TRUE(weights.ok());
   DecoderGraphOptions options;
   options.tokens = 4;
@@ -264,7 +265,7 @@ TEST(Qdq, GraphsHoldThePackedIntegers) {
   for (int64_t r = 0; r < shape.out; ++r) {
     CodeRow row;
     reader.ReadCodes(r, &row);
-    weight.scales.push_back(row.scales[0]);
+    weight.scales.push_back(row.scales[0] * folded.Of(q)[static_cast<size_t>(r)]);
     for (size_t c = 0; c < row.codes.size(); c += 2) {
       want += static_cast<char>(((row.codes[c] ^ 8) & 15) | ((row.codes[c + 1] ^ 8) & 15) << 4);
     }
