@@ -246,6 +246,8 @@ void AddEvalCommand(Cli& cli) {
   app->add_option("--threshold", options->thresholds, "Of the switcher; a list such as 0.3,0.5 with --reason both");
   app->add_option("--budget", options->budgets, "Token budgets of a stream, such as 512,1K,2K")->capture_default_str();
   app->add_flag("--no-force", options->cut, "At the budget cut the stream instead of making it answer");
+  app->add_flag("--no-mask-prompt-adapter", options->settings.adapter_on_prompt,
+                "The adapter is on for the prompt too, to measure one that was trained without the mask");
   app->add_option("--parallel", options->settings.parallel, "Streams of a question")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();

@@ -119,6 +119,7 @@ evaluate_all() {
   evaluate base gsm8k --limit "$n" --temp 0 --budget 100,200,300,400,640 --reason off
   evaluate sft gsm8k --limit "$n" --temp 0 --budget 100,200,300,400,640 --adapter sft --reason on
   evaluate unmasked gsm8k --limit "$n" --temp 0 --budget 640 --adapter unmasked --reason on
+  evaluate unmasked-everywhere gsm8k --limit "$n" --temp 0 --budget 640 --adapter unmasked --reason on --no-mask-prompt-adapter
   evaluate grpo gsm8k --limit "$n" --temp 0 --budget 100,200,300,400,640 --adapter ship --reason on
   evaluate votes gsm8k --limit "$n" --temp 0.7 --top-p 1 --parallel 8 --budget 400 --adapter ship --reason on
   evaluate base-math math500 --limit "$(pick 100 2)" --temp 0 --budget 640 --reason off

@@ -206,7 +206,8 @@ class Runner {
     AnswerOptions& options = question.options;
     options.mode = waiting.key.mode;
     options.threshold = settings_.threshold;
-    if (options.mode == ReasonMode::kOn && backend_.model.switcher) {
+    options.adapter_on_prompt = settings_.adapter_on_prompt;
+    if (options.mode == ReasonMode::kOn && backend_.model.switcher && !options.adapter_on_prompt) {
       // Always reasoned about, and the switcher's score is known for the sweep of thresholds.
       options.mode = ReasonMode::kAuto;
       options.threshold = 0;

@@ -203,6 +203,9 @@ Status ValidateSettings(const EvalSettings& settings) {
   if (settings.sampling.temperature == 0 && settings.repeats > 1) {
     return refuse("repeats at temperature 0 would all be the same");
   }
+  if (settings.adapter_on_prompt && settings.modes != std::vector{ReasonMode::kOn}) {
+    return refuse("the adapter on the prompt goes with reasoning on, and with no other mode");
+  }
   if (settings.threshold && !(*settings.threshold >= 0 && *settings.threshold <= 1)) return refuse("threshold: 0..1");
   return {};
 }
@@ -217,7 +220,7 @@ std::string SettingsJson(const EvalSettings& settings) {
   OrderedJson modes = OrderedJson::array();
   for (const ReasonMode mode : settings.modes) modes.push_back(ReasonModeName(mode));
   const SamplingParams& sampling = settings.sampling;
-  const OrderedJson json{
+  OrderedJson json{
       {"format", 1},
       {"suite", {{"name", settings.suite}, {"sha256", settings.suite_sha256}, {"problems", settings.problems}}},
       {"model", model},
@@ -235,6 +238,8 @@ std::string SettingsJson(const EvalSettings& settings) {
       {"parallel", settings.parallel},
       {"repeats", settings.repeats},
       {"force_answer", settings.force_answer}};
+  // Only when it is: runs of before have no such line.
+  if (settings.adapter_on_prompt) json["adapter_on_prompt"] = true;
   return json.dump(2, ' ', false, OrderedJson::error_handler_t::replace);
 }
 

@@ -59,6 +59,7 @@ struct EvalSettings {
   int64_t parallel = 1;                                  // streams of a question
   int64_t repeats = 1;                                   // of every question, with other seeds
   bool force_answer = true;                              // at the cap; else the stream is cut
+  bool adapter_on_prompt = false;                        // with kOn alone: AnswerOptions::adapter_on_prompt
 };
 
 // "1K,2K,512": 1K is 1024 tokens. Sorted, repetitions dropped. kInvalidArgument names the part; 1..1M each.

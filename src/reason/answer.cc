@@ -46,6 +46,10 @@ Status ValidateQuestion(const ReasonModel& model, const Question& question) {
       (options.early_stop || options.keep_log_probs || question.sequence != nullptr)) {
     return Invalid("smaller budgets go with neither early stop, nor kept log-probs, nor a conversation");
   }
+  if (options.adapter_on_prompt &&
+      (options.mode != ReasonMode::kOn || options.keep_states || question.sequence != nullptr)) {
+    return Invalid("the adapter on the prompt goes with reasoning on, without kept states, outside of conversations");
+  }
   if (options.parallel < 1 || options.parallel > kMaxParallel) {
     return Invalid("the number of parallel streams must be 1 to " + std::to_string(kMaxParallel));
   }

@@ -46,6 +46,9 @@ struct AnswerOptions {
   // The same question with smaller budgets, in descending order: what each of them would answer, at the cost of the
   // part that differs. A stream that would have to answer earlier is forked there. See AnswerResult::smaller.
   std::vector<int64_t> smaller_budgets;
+  // For comparison only (kOn): the adapter is on for the prompt too, as for adapters that are trained without the mask.
+  // The prompt's keys and values are then the adapter's, and of no use to the base.
+  bool adapter_on_prompt = false;
   // Make a stream answer when its budget ends, instead of cutting it.
   bool force_answer = true;
   // Streams, 1..256. When kAuto chooses the direct route there is one. More than one needs a temperature above 0.
@@ -141,7 +144,8 @@ struct AnswerResult {
 };
 
 // kInvalidArgument names the option: kAuto without a switcher, ranges, several streams at temperature 0, an empty
-// prompt, smaller budgets together with early_stop, keep_log_probs or a conversation. kContextOverflow when the prompt
+// prompt, smaller budgets together with early_stop, keep_log_probs or a conversation, adapter_on_prompt with another mode than
+// kOn, with kept states or a conversation. kContextOverflow when the prompt
 // does not fit. Being cancelled is not an error: what was generated is returned.
 Result<AnswerResult> AnswerQuestion(const ReasonModel& model, Question question);
 // What AnswerQuestion would refuse, without running anything.

@@ -91,8 +91,9 @@ void QuestionRun::Collect(int64_t* prefill_tokens, std::vector<Want>* wants) {
     if (prefilling_ == 0) return;
     *prefill_tokens -= prefilling_;
     const auto tokens = std::span(*prompt_).subspan(prefilled_, static_cast<size_t>(prefilling_));
+    const Adapter* prompt_adapter = question_.options.adapter_on_prompt ? model_.adapter.get() : nullptr;
     wants->push_back({kPrompt,
-                      {&*prompt_sequence_, tokens, nullptr, prefilling_ == left ? Rows::kLast : Rows::kNone,
+                      {&*prompt_sequence_, tokens, prompt_adapter, prefilling_ == left ? Rows::kLast : Rows::kNone,
                        pool_ ? Rows::kAll : Rows::kNone}});
     return;
   }

@@ -63,6 +63,8 @@ TEST(EvalSettingsTest, WhatDoesNotGoTogetherIsRefused) {
   EXPECT_TRUE(refused([](EvalSettings& s) { s.sampling.top_p = 2; }));
   EXPECT_TRUE(refused([](EvalSettings& s) { s.sampling.temperature = 0, s.parallel = 2; }));
   EXPECT_TRUE(refused([](EvalSettings& s) { s.sampling.temperature = 0, s.repeats = 2; }));
+  EXPECT_TRUE(refused([](EvalSettings& s) { s.adapter_on_prompt = true; }));
+  EXPECT_FALSE(refused([](EvalSettings& s) { s.adapter_on_prompt = true, s.modes = {ReasonMode::kOn}; }));
   EXPECT_FALSE(refused([](EvalSettings& s) { s.sampling.temperature = 0; }));
 }
 

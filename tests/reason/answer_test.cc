@@ -106,6 +106,27 @@ TEST(AnswerTest, ReasoningForcesTheTagAndPutsTheAdapterOnFromThere) {
   }
 }
 
+TEST(AnswerTest, AdapterOnThePromptForComparison) {
+  ScriptedModel scripted;
+  scripted.responses = {"<think>\nhm\n</think>\n\n\\boxed{4}"};
+  scripted.model.adapter = Adapter::Random(TinyConfig(), 4, LoraFormat::kF32);
+  std::vector<KvOrigin> longest;
+  const auto next = scripted.engine.next;
+  scripted.engine.next = [&](std::span<const KvOrigin> so_far) {
+    longest.assign(so_far.begin(), so_far.end());
+    return next(so_far);
+  };
+  AnswerOptions options = Greedy();
+  options.adapter_on_prompt = true;
+  EXPECT_EQ(ValidateQuestion(scripted.model, Ask(scripted, "2+2?", options)).error().code, ErrorCode::kInvalidArgument);
+  options.mode = ReasonMode::kOn;
+  EXPECT_EQ(Solve(scripted, Ask(scripted, "2+2?", options)).best().text, "\\boxed{4}");
+  ASSERT_GT(longest.size(), 5U);
+  for (const KvOrigin& origin : longest) EXPECT_EQ(origin.adapter, scripted.model.adapter->id());
+  options.keep_states = true;
+  EXPECT_FALSE(ValidateQuestion(scripted.model, Ask(scripted, "2+2?", options)).ok());
+}
+
 // What the policy gradient needs: the log-probability of what was drawn, the end token too, and nothing for what was
 // forced.
 TEST(AnswerTest, LogProbsOfWhatWasDrawn) {
