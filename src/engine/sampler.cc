@@ -208,6 +208,15 @@ Result<SampledToken> Sampler::Sample(std::span<const float> logits, std::span<co
   return SampledToken{static_cast<int32_t>(token), static_cast<float>(log_prob)};
 }
 
+float LogProbability(std::span<const float> logits, int32_t token, double temperature) {
+  const auto n = static_cast<int64_t>(logits.size());
+  const float factor = temperature == 0 ? 1.0F : static_cast<float>(1.0 / temperature);
+  const float largest = MaxValue(logits.data(), n);
+  const double sum = SumExp(logits.data(), n, largest, factor);
+  const double logit = (static_cast<double>(logits[static_cast<size_t>(token)]) - largest) * factor;
+  return static_cast<float>(logit - std::log(sum));
+}
+
 Result<std::vector<TokenProbability>> Sampler::Distribution(std::span<const float> logits,
                                                             std::span<const int32_t> seen) {
   PITH_ASSIGN(const std::span<const float> scores, Penalize(logits, seen));

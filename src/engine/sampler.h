@@ -30,6 +30,10 @@ struct SampledToken {
   float log_prob = 0.0f;  // natural log of the model's own probability: from the unmodified logits, at temperature 1
 };
 
+// Natural log of the probability of `token` under softmax(logits / temperature), before any filter; at temperature 0
+// that of temperature 1. 0 <= token < logits.size().
+float LogProbability(std::span<const float> logits, int32_t token, double temperature);
+
 // A token that may be drawn, with its probability after all steps.
 struct TokenProbability {
   int32_t token = 0;

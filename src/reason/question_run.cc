@@ -4,7 +4,7 @@
 #include <cmath>
 #include <utility>
 
-#include "kernels/sampling.h"
+#include "engine/sampler.h"
 
 namespace pith {
 
@@ -261,20 +261,6 @@ void QuestionRun::Branch(const Stream& stream, size_t level, std::unique_ptr<Res
   streams_.push_back(std::move(fork));
   if (streams_.back()->response.done()) EndResponse(*streams_.back());
 }
-
-namespace {
-
-// log softmax(logits / temperature) at `token`.
-float LogProbability(std::span<const float> logits, int32_t token, double temperature) {
-  const auto n = static_cast<int64_t>(logits.size());
-  const float factor = temperature == 0 ? 1.0F : static_cast<float>(1.0 / temperature);
-  const float largest = MaxValue(logits.data(), n);
-  const double sum = SumExp(logits.data(), n, largest, factor);
-  const double logit = (static_cast<double>(logits[static_cast<size_t>(token)]) - largest) * factor;
-  return static_cast<float>(logit - std::log(sum));
-}
-
-}  // namespace
 
 // `logits` follow everything that the stream's sequence holds.
 void QuestionRun::Advance(Stream& stream, std::span<const float> logits) {
