@@ -1,7 +1,11 @@
 // pith quantize: shrink a model with transforms, range search and error feedback.
+#include <algorithm>
+#include <atomic>
+#include <csignal>
 #include <cstdio>
 #include <memory>
 #include <optional>
+#include <sstream>
 
 #include "base/mapped_file.h"
 #include "base/progress.h"
@@ -23,10 +27,48 @@ struct QuantizeCommandOptions {
   std::string format = "w4,head=w4";
   std::string text;
   int64_t tokens = 16384;
+  int64_t train_tokens = 0;
+  std::string train;  // names of transforms, empty = as the recipe has them
+  std::string tune = "scales,norms,integers";
   quant::QuantizeOptions quantize;
 };
 
-Result<std::vector<int32_t>> CalibrationTokens(const QuantizeCommandOptions& command, const std::string& model) {
+std::atomic<bool> interrupted{false};
+
+// A list "a,b" into switches; kInvalidArgument names what is not among them.
+Status ParseSwitches(const std::string& option, const std::string& list,
+                     const std::vector<std::pair<std::string, bool*>>& switches) {
+  for (const auto& [name, value] : switches) *value = false;
+  std::stringstream stream(list);
+  for (std::string word; std::getline(stream, word, ',');) {
+    const auto found = std::find_if(switches.begin(), switches.end(), [&](const auto& s) { return s.first == word; });
+    if (found == switches.end()) {
+      std::string names;
+      for (const auto& [name, value] : switches) names += (names.empty() ? "" : ", ") + name;
+      return Error{ErrorCode::kInvalidArgument, option + ": unknown '" + word + "'; there are " + names};
+    }
+    *found->second = true;
+  }
+  return {};
+}
+
+// What each recipe trains: the transforms it has, and the ranges.
+Status ChooseTrained(const QuantizeCommandOptions& command, quant::QuantizeOptions* options) {
+  quant::TransformTrainables& t = options->training.transforms;
+  const quant::Method& method = options->method;
+  t = {method.rotate, method.optimize, method.optimize, method.optimize, true};
+  if (!command.train.empty()) {
+    PITH_RETURN_IF_ERROR(ParseSwitches(
+        "--train", command.train,
+        {{"rotation", &t.rotation}, {"keys", &t.keys}, {"values", &t.values}, {"up", &t.up}, {"ranges", &t.ranges}}));
+  }
+  quant::IntegerTrainables& tuned = options->training.integers;
+  return ParseSwitches("--tune", command.tune,
+                       {{"scales", &tuned.scales}, {"norms", &tuned.norms}, {"integers", &tuned.integers}});
+}
+
+// The text of --text, or the one that is built in.
+Result<std::vector<int32_t>> TextTokens(const QuantizeCommandOptions& command, const std::string& model) {
   PITH_ASSIGN(const auto tokenizer, OpenTokenizer(model));
   std::string_view text = CalibrationText();
   std::shared_ptr<const MappedFile> file;
@@ -34,11 +76,22 @@ Result<std::vector<int32_t>> CalibrationTokens(const QuantizeCommandOptions& com
     PITH_ASSIGN(file, MappedFile::Open(command.text));
     text = {reinterpret_cast<const char*>(file->bytes().data()), file->size()};
   }
-  PITH_ASSIGN(std::vector<int32_t> tokens, tokenizer->Encode(text, {.add_bos = true}));
-  if (command.tokens > 0 && static_cast<int64_t>(tokens.size()) > command.tokens) {
-    tokens.resize(static_cast<size_t>(command.tokens));
-  }
-  return tokens;
+  return tokenizer->Encode(text, {.add_bos = true});
+}
+
+std::vector<int32_t> FirstOf(const std::vector<int32_t>& tokens, int64_t count) {
+  const auto size = static_cast<int64_t>(tokens.size());
+  return {tokens.begin(), tokens.begin() + (count > 0 ? std::min(count, size) : size)};
+}
+
+OrderedJson StageJson(const quant::EndToEndReport& report) {
+  return {{"steps", report.steps},
+          {"tokens", report.tokens},
+          {"divergence_before", report.before.divergence},
+          {"divergence_after", report.after.divergence},
+          {"perplexity_before", report.before.perplexity},
+          {"perplexity_after", report.after.perplexity},
+          {"teacher_perplexity", report.after.teacher_perplexity}};
 }
 
 OrderedJson ReportJson(const std::string& recipe, const quant::QuantizeReport& report) {
@@ -54,16 +107,32 @@ OrderedJson ReportJson(const std::string& recipe, const quant::QuantizeReport& r
                       {"loss_after", layer.loss_after},
                       {"value_condition", layer.value_condition}});
   }
-  return {{"path", report.pack.path},
-          {"method", recipe},
-          {"recipe", report.pack.recipe},
-          {"rotation", report.rotation},
-          {"resumed", report.resumed},
-          {"bits_per_weight", report.pack.bits_per_weight},
-          {"bytes", report.pack.file_bytes},
-          {"peak_rss_bytes", report.pack.peak_rss_bytes},
-          {"layers", layers},
-          {"tensors", tensors}};
+  OrderedJson json = {{"path", report.pack.path},
+                      {"method", recipe},
+                      {"recipe", report.pack.recipe},
+                      {"rotation", report.rotation},
+                      {"resumed", report.resumed},
+                      {"bits_per_weight", report.pack.bits_per_weight},
+                      {"bytes", report.pack.file_bytes},
+                      {"peak_rss_bytes", report.pack.peak_rss_bytes},
+                      {"layers", layers},
+                      {"tensors", tensors}};
+  if (report.training) {
+    json["training"] = StageJson(*report.training);
+    json["training"]["orthogonality_error"] = report.trained.orthogonality_error;
+    json["training"]["value_condition"] = report.trained.value_condition;
+    json["training"]["key_scale_spread"] = report.trained.key_scale_spread;
+    json["training"]["up_spread"] = report.trained.up_spread;
+  }
+  if (report.tuning) json["tuning"] = StageJson(*report.tuning);
+  return json;
+}
+
+void PrintStage(const char* name, const quant::EndToEndReport& report) {
+  std::printf(
+      "%s: %lld steps, %lld tokens; on held-out text divergence %.5f -> %.5f, perplexity %.3f -> %.3f (float %.3f)\n",
+      name, static_cast<long long>(report.steps), static_cast<long long>(report.tokens), report.before.divergence,
+      report.after.divergence, report.before.perplexity, report.after.perplexity, report.after.teacher_perplexity);
 }
 
 void PrintReport(const quant::QuantizeReport& report) {
@@ -73,6 +142,12 @@ void PrintReport(const quant::QuantizeReport& report) {
     std::printf("layer %-3zu norm %.5f -> %.5f, condition of the value transforms %.2f\n", i, layer.loss_before,
                 layer.loss_after, layer.value_condition);
   }
+  if (report.training) {
+    PrintStage("transforms and ranges", *report.training);
+    std::printf("rotation: |R^T R - I| %.1e; condition of the value transforms %.2f\n",
+                report.trained.orthogonality_error, report.trained.value_condition);
+  }
+  if (report.tuning) PrintStage("tuning", *report.tuning);
   std::fputs(PackReportText(report.pack).c_str(), stdout);
 }
 
@@ -85,10 +160,20 @@ Status RunQuantize(const Cli& cli, const QuantizeCommandOptions& command) {
   }
   PITH_ASSIGN(options.recipe, ParseRecipe(format));
   PITH_ASSIGN(const std::string path, ResolveModel(command.model));
-  if (options.method.feedback) {
-    PITH_ASSIGN(options.tokens, CalibrationTokens(command, path));
+  PITH_RETURN_IF_ERROR(ChooseTrained(command, &options));
+  const bool trains = options.training.steps > 0 || options.training.tune_steps > 0;
+  if (trains && command.text.empty()) {
+    return Error{ErrorCode::kInvalidArgument, "--steps and --tune-steps need a text: --text FILE"};
+  }
+  if (options.method.needs_text() || trains) {
+    PITH_ASSIGN(const std::vector<int32_t> tokens, TextTokens(command, path));
+    if (options.method.needs_text()) options.tokens = FirstOf(tokens, command.tokens);
+    if (trains) options.training.tokens = FirstOf(tokens, command.train_tokens);
     options.tokens_of = command.text.empty() ? "built in" : command.text;
   }
+  std::signal(SIGINT, [](int) { interrupted = true; });
+  std::signal(SIGTERM, [](int) { interrupted = true; });
+  options.cancel = &interrupted;
   std::optional<ProgressBar> bar;
   std::string shown;
   options.on_progress = [&](const std::string& stage, uint64_t done, uint64_t total) {
@@ -142,6 +227,29 @@ void AddQuantizeCommand(Cli& cli) {
       ->capture_default_str();
   app->add_option("--local-lr", options->quantize.local.learning_rate, "Their learning rate")
       ->check(CLI::Range(1e-6, 1.0))
+      ->capture_default_str();
+  quant::TrainingOptions& training = options->quantize.training;
+  const auto count = [&](const char* name, int64_t& value, const char* help, int64_t least) {
+    app->add_option(name, value, help)->check(CLI::Range(least, int64_t{1} << 31))->capture_default_str();
+  };
+  count("--steps", training.steps, "Steps of end-to-end training of transforms and ranges", 0);
+  app->add_option("--train", options->train,
+                  "What they train: rotation,keys,values,up,ranges; default: what the recipe has")
+      ->type_name("LIST");
+  count("--tune-steps", training.tune_steps, "Steps of training after the integers are chosen", 0);
+  app->add_option("--tune", options->tune, "What they train: scales,norms,integers")
+      ->type_name("LIST")
+      ->capture_default_str();
+  count("--train-tokens", options->train_tokens, "Tokens of the text to train on; 0 = all", 0);
+  count("--window", training.window, "Tokens per window of training", 2);
+  count("--batch", training.windows_per_step, "Windows per step", 1);
+  count("--held-out", training.held_out, "Windows at the end that are only measured on", 1);
+  count("--save-steps", training.save_steps, "Steps between checkpoints; 0 = at the end only", 0);
+  app->add_option("--learning-rate", training.learning_rate, "Of --steps")
+      ->check(CLI::Range(1e-8, 1.0))
+      ->capture_default_str();
+  app->add_option("--tune-learning-rate", training.tune_learning_rate, "Of --tune-steps")
+      ->check(CLI::Range(1e-8, 1.0))
       ->capture_default_str();
   AddSeedOption(app, options->quantize.seed);
   AddThreadsOption(app, options->quantize.threads);

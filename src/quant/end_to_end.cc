@@ -27,6 +27,16 @@ constexpr int64_t kHeadRows = 64;  // of the teacher's logits held at a time by 
 constexpr const char* kState = "trainer_state.json";
 constexpr const char* kTensors = "state.safetensors";
 
+OrderedJson HeldOutJson(const HeldOut& at) {
+  return {{"divergence", at.divergence}, {"perplexity", at.perplexity}, {"teacher_perplexity", at.teacher_perplexity}};
+}
+
+// Throws what the JSON library throws.
+HeldOut HeldOutOf(const Json& json) {
+  return {json.at("divergence").get<double>(), json.at("perplexity").get<double>(),
+          json.at("teacher_perplexity").get<double>()};
+}
+
 class Trainer {
  public:
   Trainer(Student& student, train::TrainModel& model, const Teacher& teacher, const EndToEndOptions& options,
@@ -264,10 +274,7 @@ class Trainer {
     const OrderedJson json = {{"version", 1},
                               {"step", step_},
                               {"optimizer_steps", optimizer_.steps()},
-                              {"before",
-                               {{"divergence", report_.before.divergence},
-                                {"perplexity", report_.before.perplexity},
-                                {"teacher_perplexity", report_.before.teacher_perplexity}}},
+                              {"before", HeldOutJson(report_.before)},
                               {"options", canonical_}};
     std::ofstream file(temporary + "/" + kState, std::ios::binary);
     file << json.dump(2) << "\n";
@@ -291,9 +298,7 @@ class Trainer {
       }
       step_ = json.at("step").get<int64_t>();
       optimizer_steps = json.at("optimizer_steps").get<int64_t>();
-      const Json& before = json.at("before");
-      report_.before = {before.at("divergence").get<double>(), before.at("perplexity").get<double>(),
-                        before.at("teacher_perplexity").get<double>()};
+      report_.before = HeldOutOf(json.at("before"));
     } catch (const Json::exception& exception) {
       return Error{ErrorCode::kMalformed, "'" + dir + "/" + kState + "': " + exception.what()};
     }
@@ -335,6 +340,28 @@ class Trainer {
 };
 
 }  // namespace
+
+std::string EndToEndReportText(const EndToEndReport& report) {
+  const OrderedJson json = {{"steps", report.steps},
+                            {"tokens", report.tokens},
+                            {"held_out_before", HeldOutJson(report.before)},
+                            {"held_out_after", HeldOutJson(report.after)}};
+  return json.dump(2) + "\n";
+}
+
+Result<EndToEndReport> ReadEndToEndReport(const std::string& path) {
+  PITH_ASSIGN(const Json json, ReadJsonFile(path));
+  EndToEndReport report;
+  try {
+    report.steps = json.at("steps").get<int64_t>();
+    report.tokens = json.at("tokens").get<int64_t>();
+    report.before = HeldOutOf(json.at("held_out_before"));
+    report.after = HeldOutOf(json.at("held_out_after"));
+  } catch (const Json::exception& exception) {
+    return Error{ErrorCode::kMalformed, "'" + path + "': " + exception.what()};
+  }
+  return report;
+}
 
 Result<EndToEndReport> TrainEndToEnd(Student& student, train::TrainModel& model, const Teacher& teacher,
                                      const EndToEndOptions& options, const std::string& folder, ThreadPool& pool,

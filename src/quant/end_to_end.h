@@ -46,6 +46,10 @@ struct EndToEndReport {
   HeldOut before, after;
 };
 
+// As a JSON object, and back from a file. kIo, kMalformed.
+std::string EndToEndReportText(const EndToEndReport& report);
+Result<EndToEndReport> ReadEndToEndReport(const std::string& path);
+
 // Trains `student`, whose weights are in `model`, and leaves the trained weights there. `folder` gets metrics.jsonl and
 // checkpoints; a call with the same arguments goes on from the last one and gives the same bits as an uninterrupted
 // run. kInvalidArgument: too few windows; kMismatch: the folder belongs to other options; kNumeric: the loss or a

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <initializer_list>
 #include <memory>
 #include <span>
 #include <utility>
@@ -63,7 +64,7 @@ class Merger {
       if (options_.on_layer) options_.on_layer(layer + 1, config_.layers);
     }
     PITH_ASSIGN(const std::vector<float> gain, ReadVector(checkpoint_, "model.norm", "weight", config_.hidden));
-    PITH_RETURN_IF_ERROR(WriteOnes("model.norm.weight", config_.hidden));
+    PITH_RETURN_IF_ERROR(WriteGain("model.norm.weight", config_.hidden));
     PITH_RETURN_IF_ERROR(WriteTable("lm_head", gain));
     return writer_->Finish();
   }
@@ -95,8 +96,18 @@ class Merger {
     return writer_->Write(name, std::as_bytes(values));
   }
 
-  Status WriteOnes(const std::string& name, int64_t size) {
-    return Write(name, std::vector<float>(static_cast<size_t>(size), 1.0f));
+  // A gain of 1, or of 1 / scales.
+  Status WriteGain(const std::string& name, int64_t size, const std::vector<float>& scales = {}) {
+    std::vector<float> gain(static_cast<size_t>(size), 1.0f);
+    for (size_t i = 0; i < scales.size(); ++i) gain[i] = 1.0f / scales[i];
+    return Write(name, gain);
+  }
+
+  static void ScaleColumns(const std::vector<float>& scales, std::initializer_list<WeightMatrix*> matrices) {
+    if (scales.empty()) return;
+    for (WeightMatrix* matrix : matrices) {
+      for (size_t i = 0; i < matrix->values.size(); ++i) matrix->values[i] *= scales[i % scales.size()];
+    }
   }
 
   // Embedding or head, times the gain of the norm before it, rotated.
@@ -126,12 +137,16 @@ class Merger {
       PITH_ASSIGN(const LayerTransforms transforms, options_.layer_transforms(index, weights));
       PITH_RETURN_IF_ERROR(MergeLayer(config_, transforms, &weights));
     }
+    NormScales scales;
+    if (options_.norm_scales) scales = options_.norm_scales(index);
+    ScaleColumns(scales.attention, {&weights.q, &weights.k, &weights.v});
+    ScaleColumns(scales.mlp, {&weights.gate, &weights.up});
     const std::string prefix = "model.layers." + std::to_string(index) + ".";
     const auto linear = [&](const char* name, const WeightMatrix& matrix) -> Status {
       PITH_RETURN_IF_ERROR(Write(prefix + name + ".weight", matrix.values));
       return matrix.bias.empty() ? Status() : Write(prefix + name + ".bias", matrix.bias);
     };
-    PITH_RETURN_IF_ERROR(WriteOnes(prefix + "input_layernorm.weight", config_.hidden));
+    PITH_RETURN_IF_ERROR(WriteGain(prefix + "input_layernorm.weight", config_.hidden, scales.attention));
     PITH_RETURN_IF_ERROR(linear("self_attn.q_proj", weights.q));
     PITH_RETURN_IF_ERROR(linear("self_attn.k_proj", weights.k));
     PITH_RETURN_IF_ERROR(linear("self_attn.v_proj", weights.v));
@@ -141,7 +156,7 @@ class Merger {
       PITH_RETURN_IF_ERROR(Write(prefix + name + ".weight", gain));
     }
     PITH_RETURN_IF_ERROR(linear("self_attn.o_proj", weights.o));
-    PITH_RETURN_IF_ERROR(WriteOnes(prefix + "post_attention_layernorm.weight", config_.hidden));
+    PITH_RETURN_IF_ERROR(WriteGain(prefix + "post_attention_layernorm.weight", config_.hidden, scales.mlp));
     PITH_RETURN_IF_ERROR(linear("mlp.gate_proj", weights.gate));
     PITH_RETURN_IF_ERROR(linear("mlp.up_proj", weights.up));
     return linear("mlp.down_proj", weights.down);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "base/thread_pool.h"
@@ -11,9 +12,17 @@
 
 namespace pith::quant {
 
+// Scales s [hidden] of what the linears behind the two norms of a layer read; empty = none.
+struct NormScales {
+  std::vector<float> attention, mlp;
+};
+
 struct MergeOptions {
   // The transforms of a layer, given its weights with gains folded and the rotation applied. Called in order.
   std::function<Result<LayerTransforms>(int64_t layer, const LayerWeights& weights)> layer_transforms;
+  // Asked after it: columns of the linears are multiplied by s, the gains of the norms become 1 / s. Not with a
+  // rotation.
+  std::function<NormScales(int64_t layer)> norm_scales;
   std::function<void(int64_t done, int64_t total)> on_layer;
 };
 

@@ -13,11 +13,11 @@
 #include "base/json.h"
 #include "base/sha256.h"
 #include "engine/calibrate.h"
-#include "model/hf_names.h"
 #include "model/safetensors.h"
 #include "quant/gptq.h"
 #include "quant/gram.h"
 #include "quant/hadamard.h"
+#include "quant/latent_file.h"
 #include "quant/merged_model.h"
 #include "quant/teacher.h"
 #include "train/train_model.h"
@@ -29,10 +29,16 @@ namespace fs = std::filesystem;
 namespace {
 
 const Method kMethods[] = {
-    {"minmax", false, false, false, QuantMethod::kMinMax}, {"l2", false, false, false, QuantMethod::kLp},
-    {"best", false, false, false, QuantMethod::kBest},     {"gptq", false, false, true, QuantMethod::kBest},
-    {"hadamard", true, false, false, QuantMethod::kBest},  {"hadamard+gptq", true, false, true, QuantMethod::kBest},
-    {"fptquant", true, true, false, QuantMethod::kBest},   {"fptquant+gptq", true, true, true, QuantMethod::kBest},
+    {"minmax", false, false, false, ScalingKind::kNone, QuantMethod::kMinMax},
+    {"l2", false, false, false, ScalingKind::kNone, QuantMethod::kLp},
+    {"best", false, false, false, ScalingKind::kNone, QuantMethod::kBest},
+    {"smoothquant", false, false, false, ScalingKind::kSmooth, QuantMethod::kBest},
+    {"awq", false, false, false, ScalingKind::kAwq, QuantMethod::kBest},
+    {"gptq", false, false, true, ScalingKind::kNone, QuantMethod::kBest},
+    {"hadamard", true, false, false, ScalingKind::kNone, QuantMethod::kBest},
+    {"hadamard+gptq", true, false, true, ScalingKind::kNone, QuantMethod::kBest},
+    {"fptquant", true, true, false, ScalingKind::kNone, QuantMethod::kBest},
+    {"fptquant+gptq", true, true, true, ScalingKind::kNone, QuantMethod::kBest},
 };
 
 // The transforms of one layer and what optimizing them gave, as a safetensors file.
@@ -73,52 +79,6 @@ Status LoadLayer(const std::string& path, LayerTransforms* transforms, LayerRepo
   return {};
 }
 
-// The values that integers were rounded from, as a safetensors file of halves, one tensor per linear.
-class LatentWriter {
- public:
-  static Result<std::unique_ptr<LatentWriter>> Create(const std::string& path, const ModelConfig& config,
-                                                      const PackRecipe& recipe) {
-    auto writer = std::make_unique<LatentWriter>();
-    std::vector<SafetensorsEntry> entries;
-    for (const ModelModule& module : ModulesOf(config)) {
-      const MatrixFormat& format = module.name == "lm_head" ? recipe.head : recipe.linear;
-      if (module.kind != ModuleKind::kLinear || format.kind != MatrixFormat::Kind::kQuantized) continue;
-      entries.push_back({module.name, DType::kF16, module.shape});
-      writer->sizes_[module.name] = static_cast<size_t>(module.shape[0] * module.shape[1]);
-    }
-    PITH_ASSIGN(writer->file_, SafetensorsWriter::Create(path, std::move(entries)));
-    return writer;
-  }
-
-  // Makes room for the next module, in the order of the model; the one before is written.
-  Status Begin(const std::string& module) {
-    PITH_RETURN_IF_ERROR(Flush());
-    const auto found = sizes_.find(module);
-    if (found == sizes_.end()) return Error{ErrorCode::kInternal, "'" + module + "' has no latent values"};
-    module_ = module;
-    values_.assign(found->second, 0.0f);
-    return {};
-  }
-  float* values() { return values_.data(); }
-  Status Finish() {
-    PITH_RETURN_IF_ERROR(Flush());
-    return file_->Finish();
-  }
-
- private:
-  Status Flush() {
-    if (module_.empty()) return {};
-    std::vector<uint16_t> halves(values_.size());
-    std::transform(values_.begin(), values_.end(), halves.begin(), F32ToF16);
-    return file_->Write(std::exchange(module_, std::string()), std::as_bytes(std::span(halves)));
-  }
-
-  std::map<std::string, size_t> sizes_;
-  std::unique_ptr<SafetensorsWriter> file_;
-  std::string module_;
-  std::vector<float> values_;
-};
-
 class Quantization {
  public:
   Quantization(std::string out_dir, const QuantizeOptions& options)
@@ -131,7 +91,7 @@ class Quantization {
     }
     PITH_ASSIGN(source_, Checkpoint::Open(model_path));
     if (source_->quantization()) return Error{ErrorCode::kUnsupported, "'" + model_path + "' is packed already"};
-    if (options_.method.feedback && options_.tokens.empty()) {
+    if (options_.method.needs_text() && options_.tokens.empty()) {
       return Error{ErrorCode::kInvalidArgument, options_.method.name + " needs a calibration text"};
     }
     PITH_RETURN_IF_ERROR(ClaimWorkFolder());
@@ -169,7 +129,7 @@ class Quantization {
                        {"learning_rate", options_.local.learning_rate},
                        {"iterations", options_.local.iterations}};
     }
-    if (method.feedback) {
+    if (method.needs_text()) {
       const auto bytes = std::as_bytes(std::span(options_.tokens));
       json["calibration"] = {{"text", options_.tokens_of},
                              {"tokens", options_.tokens.size()},
@@ -247,7 +207,7 @@ class Quantization {
   Status Merge() {
     const Method& method = options_.method;
     // Training wants the gains folded.
-    if (!method.rotate && !method.optimize && Training().steps == 0) {
+    if (!method.rotate && !method.optimize && method.scaling == ScalingKind::kNone && Training().steps == 0) {
       merged_ = source_;
       return {};
     }
@@ -272,6 +232,39 @@ class Quantization {
       for (int64_t layer = 0; layer < source_->config().layers; ++layer) {
         PITH_RETURN_IF_ERROR(Optimize(layer, {}));  // the files are there
       }
+    }
+    PITH_ASSIGN(merged_, Checkpoint::Open(folder));
+    return method.scaling == ScalingKind::kNone ? Status() : ScaleInputs();
+  }
+
+  // The baselines: scales of inputs from the calibration text, merged.
+  Status ScaleInputs() {
+    const std::string folder = (work_ / "scaled").string();
+    std::error_code error;
+    if (!fs::exists(folder, error)) {
+      PITH_RETURN_IF_ERROR(LoadCalibrationEngine());
+      Quantizer quantizer;
+      quantizer.format = options_.recipe.linear.quant;
+      quantizer.format.scale_type = options_.recipe.scale_type;
+      NormScales norms;
+      MergeOptions merge;
+      merge.layer_transforms = [&](int64_t layer, const LayerWeights& weights) -> Result<LayerTransforms> {
+        const GramOf gram = [&](const std::string& linear) {
+          return grams_->Of("model.layers." + std::to_string(layer) + "." + linear);
+        };
+        PITH_ASSIGN(LayerScaling scaling,
+                    ScaleLayer(source_->config(), weights, options_.method.scaling, quantizer, gram, pool_));
+        PITH_RETURN_IF_ERROR(CheckTransforms(source_->config(), scaling.transforms));
+        norms = {std::move(scaling.attention), std::move(scaling.mlp)};
+        return std::move(scaling.transforms);
+      };
+      merge.norm_scales = [&](int64_t) { return norms; };
+      merge.on_layer = [this](int64_t done, int64_t total) {
+        Progress("scales of inputs", static_cast<uint64_t>(done), static_cast<uint64_t>(total));
+      };
+      PITH_RETURN_IF_ERROR(WriteMergedModel(*merged_, {}, pool_, folder, merge));
+      grams_.reset();
+      engine_.reset();
     }
     PITH_ASSIGN(merged_, Checkpoint::Open(folder));
     return {};
@@ -411,11 +404,20 @@ class Quantization {
                          });
   }
 
+  // Whether the activations of a step take more than 3 GiB when all layers keep theirs for the backward pass.
+  bool LongStep() const {
+    const ModelConfig& config = source_->config();
+    const int64_t tokens = Training().window * Training().windows_per_step;
+    const int64_t width = config.heads * config.head_dim, kv_width = config.kv_heads * config.head_dim;
+    const int64_t kept = 6 * config.hidden + 4 * width + 6 * kv_width + 4 * config.intermediate;
+    return tokens * config.layers * kept > (int64_t{3} << 30) / static_cast<int64_t>(sizeof(float));
+  }
+
   // A packed model as what the decoder trains: float32, with the numbers of the runtime.
   Result<std::unique_ptr<train::TrainModel>> LoadStudentModel(const std::shared_ptr<const Checkpoint>& packed) const {
     train::TrainModelOptions options;
     options.threads = options_.threads;
-    options.gradient_checkpointing = true;
+    options.gradient_checkpointing = LongStep();
     options.round_activations = true;
     options.round_cache = options_.recipe.kv_bits.has_value();
     return train::TrainModel::Load(packed, options);
@@ -429,35 +431,6 @@ class Quantization {
           Progress(stage, static_cast<uint64_t>(progress.step), static_cast<uint64_t>(progress.total_steps));
         },
         options_.cancel);
-  }
-
-  static OrderedJson JsonOf(const EndToEndReport& report) {
-    const auto held_out = [](const HeldOut& at) {
-      return OrderedJson{
-          {"divergence", at.divergence}, {"perplexity", at.perplexity}, {"teacher_perplexity", at.teacher_perplexity}};
-    };
-    return {{"steps", report.steps},
-            {"tokens", report.tokens},
-            {"held_out_before", held_out(report.before)},
-            {"held_out_after", held_out(report.after)}};
-  }
-
-  static Result<EndToEndReport> ReportOf(const std::string& path) {
-    PITH_ASSIGN(const Json json, ReadJsonFile(path));
-    const auto held_out = [](const Json& at) {
-      return HeldOut{at.at("divergence").get<double>(), at.at("perplexity").get<double>(),
-                     at.at("teacher_perplexity").get<double>()};
-    };
-    EndToEndReport report;
-    try {
-      report.steps = json.at("steps").get<int64_t>();
-      report.tokens = json.at("tokens").get<int64_t>();
-      report.before = held_out(json.at("held_out_before"));
-      report.after = held_out(json.at("held_out_after"));
-    } catch (const Json::exception& exception) {
-      return Error{ErrorCode::kMalformed, "'" + path + "': " + exception.what()};
-    }
-    return report;
   }
 
   // Transforms and ranges; afterwards merged_ has them merged, and trained_scales_ are its ranges.
@@ -478,7 +451,7 @@ class Quantization {
                              TrainerOptions(Training().steps, Training().learning_rate, "transforms"), "training"));
       const Transforms result = student->TrainedTransforms();
       PITH_RETURN_IF_ERROR(SaveVectors(scales, student->TrainedScales()));
-      PITH_RETURN_IF_ERROR(WriteText(record, Text(JsonOf(report))));
+      PITH_RETURN_IF_ERROR(WriteText(record, EndToEndReportText(report)));
       MergeOptions merge;
       merge.layer_transforms = [&](int64_t layer, const LayerWeights&) -> Result<LayerTransforms> {
         const LayerTransforms& of_layer = result.layers[static_cast<size_t>(layer)];
@@ -488,7 +461,7 @@ class Quantization {
       PITH_RETURN_IF_ERROR(SaveVectors(transforms, Described(result)));
       PITH_RETURN_IF_ERROR(WriteMergedModel(*merged_, result.rotation, pool_, trained, merge));
     }
-    PITH_ASSIGN(report_.training, ReportOf(record));
+    PITH_ASSIGN(report_.training, ReadEndToEndReport(record));
     PITH_ASSIGN(const auto measured, LoadVectors(transforms));
     const auto value = [&](const char* name, double otherwise) {
       const auto found = measured.find(name);
@@ -610,13 +583,13 @@ class Quantization {
       json["layers"] = layers;
     }
     if (report_.training) {
-      json["end_to_end"] = JsonOf(*report_.training);
+      json["end_to_end"] = OrderedJson::parse(EndToEndReportText(*report_.training));
       json["end_to_end"]["orthogonality_error"] = report_.trained.orthogonality_error;
       json["end_to_end"]["value_condition"] = report_.trained.value_condition;
       json["end_to_end"]["key_scale_spread"] = report_.trained.key_scale_spread;
       json["end_to_end"]["up_spread"] = report_.trained.up_spread;
     }
-    if (report_.tuning) json["tuning"] = JsonOf(*report_.tuning);
+    if (report_.tuning) json["tuning"] = OrderedJson::parse(EndToEndReportText(*report_.tuning));
     OrderedJson sqnr = OrderedJson::object();
     for (const PackedTensorReport& tensor : report_.pack.tensors) {
       sqnr[tensor.module] = tensor.sqnr_db ? OrderedJson(*tensor.sqnr_db) : OrderedJson(nullptr);

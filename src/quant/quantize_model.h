@@ -12,6 +12,7 @@
 #include "base/result.h"
 #include "model/pack.h"
 #include "quant/end_to_end.h"
+#include "quant/input_scaling.h"
 #include "quant/local_optimizer.h"
 #include "quant/student.h"
 #include "quant/transform_student.h"
@@ -24,12 +25,16 @@ struct Method {
   bool rotate = false;    // T_r, a random Hadamard matrix
   bool optimize = false;  // T_k, T_v, T_u by local optimization
   bool feedback = false;  // GPTQ
+  ScalingKind scaling = ScalingKind::kNone;
   // What finds the scales when the format does not say.
   QuantMethod ranges = QuantMethod::kBest;
+
+  bool needs_text() const { return feedback || scaling != ScalingKind::kNone; }
 };
 
 // "minmax", "l2", "best", "gptq": no transforms. "hadamard": T_r alone. "fptquant": T_r, T_k, T_v, T_u.
-// "hadamard+gptq", "fptquant+gptq". kInvalidArgument lists them.
+// "hadamard+gptq", "fptquant+gptq". "smoothquant", "awq": scales of inputs alone, the baselines. kInvalidArgument lists
+// them.
 Result<Method> ParseMethod(const std::string& name);
 std::vector<std::string> MethodNames();
 
