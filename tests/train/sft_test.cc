@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <optional>
 
 #include "base/json.h"
 #include "base/random.h"
@@ -179,6 +180,69 @@ TEST(Sft, SurvivesKillNine) {
   ASSERT_TRUE(survived->LoadAdapter(out).ok());
   EXPECT_EQ(survived->CopyParameters(), whole->CopyParameters());
   RecordProperty("kills", kills);
+}
+
+// When an unfinished checkpoint in `out` was last written to; nothing without one.
+std::optional<std::filesystem::file_time_type> Unfinished(const std::string& out) {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(out, error)) {
+    if (entry.path().extension() != ".partial") continue;
+    const auto time = std::filesystem::last_write_time(entry.path(), error);
+    if (!error) return time;
+  }
+  return std::nullopt;
+}
+
+// The kills that matter: while a checkpoint is being written. Each leaves an unfinished one behind and costs no more
+// than the step under way.
+TEST(Sft, KilledWhileWritingACheckpoint) {
+  const std::string straight = testing::TempDir() + "/straight";
+  const std::string out = testing::TempDir() + "/out";
+  constexpr int kHits = 4;
+  int hits = 0;
+  int64_t last_step = 0;
+  bool finished = false;
+  for (int attempt = 0; attempt < 100 && !finished; ++attempt) {
+    const auto left = Unfinished(out);
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      SftOptions options = Options(out);
+      options.save_steps = 1;
+      options.resume = true;
+      const auto model = NewModel();
+      ::_exit(Train(*model, options).ok() ? 0 : 1);
+    }
+    int status = 0;
+    bool ended = false;
+    while (!ended && hits < kHits) {
+      ended = ::waitpid(child, &status, WNOHANG) == child;
+      if (const auto now = Unfinished(out); ended || !now || now == left) continue;
+      ::kill(child, SIGKILL);
+      break;
+    }
+    if (!ended) {
+      ASSERT_EQ(::waitpid(child, &status, 0), child);
+    }
+    finished = WIFEXITED(status);
+    ASSERT_TRUE(!finished || WEXITSTATUS(status) == 0);
+    const auto now = Unfinished(out);
+    hits += !finished && now && now != left ? 1 : 0;
+    const auto steps = ListCheckpoints(out);
+    ASSERT_TRUE(steps.ok());
+    if (!steps->empty()) {
+      EXPECT_GE(steps->back(), last_step);
+      last_step = steps->back();
+    }
+  }
+  EXPECT_EQ(hits, kHits);
+  EXPECT_TRUE(finished);
+  EXPECT_EQ(last_step, 12);
+  const auto whole = NewModel();
+  ASSERT_TRUE(Train(*whole, Options(straight)).ok());
+  const auto survived = NewModel();
+  ASSERT_TRUE(survived->LoadAdapter(out).ok());
+  EXPECT_EQ(survived->CopyParameters(), whole->CopyParameters());
 }
 
 TEST(Sft, OtherOptionsDoNotResume) {
