@@ -1,10 +1,5 @@
 #include "deploy/gguf_writer.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <optional>
 #include <utility>
@@ -43,10 +38,6 @@ std::optional<uint32_t> TypeNumber(DType type) {
 }
 
 uint64_t Padding(uint64_t size) { return (kAlignment - size % kAlignment) % kAlignment; }
-
-Error WriteError(const std::string& path) {
-  return {ErrorCode::kIo, "cannot write '" + path + "': " + std::strerror(errno)};
-}
 
 }  // namespace
 
@@ -144,74 +135,43 @@ Result<std::unique_ptr<GgufWriter>> GgufWriter::Create(const std::string& path, 
   header.append(Padding(header.size()), '\0');
 
   writer->entries_ = std::move(entries);
-  writer->path_ = path;
-  writer->partial_path_ = path + "." + std::to_string(::getpid()) + ".partial";
   writer->file_bytes_ = header.size() + offset;
-  writer->fd_ = ::open(writer->partial_path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (writer->fd_ < 0) return WriteError(writer->partial_path_);
-  PITH_RETURN_IF_ERROR(writer->WriteRaw(header.data(), header.size()));
+  PITH_ASSIGN(DurableFile file, DurableFile::Create(path));
+  writer->file_.emplace(std::move(file));
+  PITH_RETURN_IF_ERROR(writer->file_->Write(header));
   return writer;
-}
-
-GgufWriter::~GgufWriter() {
-  if (fd_ < 0) return;
-  ::close(fd_);
-  ::unlink(partial_path_.c_str());
-}
-
-Status GgufWriter::WriteRaw(const void* data, size_t size) {
-  const char* next = static_cast<const char*>(data);
-  while (size > 0) {
-    const ssize_t written = ::write(fd_, next, size);
-    if (written < 0) {
-      if (errno == EINTR) continue;
-      return WriteError(partial_path_);
-    }
-    next += written;
-    size -= static_cast<size_t>(written);
-  }
-  return {};
 }
 
 Status GgufWriter::EndTensor() {
   constexpr char kZeros[kAlignment] = {};
-  PITH_RETURN_IF_ERROR(WriteRaw(kZeros, Padding(sizes_[current_])));
+  PITH_RETURN_IF_ERROR(file_->Write(std::string_view(kZeros, Padding(sizes_[current_]))));
   ++current_;
   written_ = 0;
   return {};
 }
 
 Status GgufWriter::Write(std::string_view name, std::span<const std::byte> bytes) {
-  if (fd_ < 0) return Error{ErrorCode::kInvalidArgument, "'" + path_ + "' has been finished"};
+  if (!file_->open()) return Error{ErrorCode::kInvalidArgument, "'" + file_->path() + "' has been finished"};
   if (current_ == entries_.size() || entries_[current_].name != name) {
     const std::string expected =
         current_ == entries_.size() ? "nothing more" : "tensor '" + entries_[current_].name + "'";
     return Error{ErrorCode::kInvalidArgument,
-                 "'" + path_ + "' expects " + expected + ", not tensor '" + std::string(name) + "'"};
+                 "'" + file_->path() + "' expects " + expected + ", not tensor '" + std::string(name) + "'"};
   }
   if (bytes.size() > sizes_[current_] - written_) {
     return Error{ErrorCode::kInvalidArgument, "tensor '" + std::string(name) + "' gets more bytes than its shape has"};
   }
-  PITH_RETURN_IF_ERROR(WriteRaw(bytes.data(), bytes.size()));
+  PITH_RETURN_IF_ERROR(file_->Write(bytes));
   written_ += bytes.size();
   return written_ == sizes_[current_] ? EndTensor() : Status();
 }
 
 Status GgufWriter::Finish() {
-  if (fd_ < 0) return Error{ErrorCode::kInvalidArgument, "'" + path_ + "' has been finished"};
-  if (current_ != entries_.size()) {
+  if (file_->open() && current_ != entries_.size()) {
     return Error{ErrorCode::kInvalidArgument,
-                 "tensor '" + entries_[current_].name + "' of '" + path_ + "' is not complete"};
+                 "tensor '" + entries_[current_].name + "' of '" + file_->path() + "' is not complete"};
   }
-  if (::fsync(fd_) != 0) return WriteError(partial_path_);
-  const int fd = std::exchange(fd_, -1);
-  const bool closed = ::close(fd) == 0;
-  if (!closed || std::rename(partial_path_.c_str(), path_.c_str()) != 0) {
-    const Error error = WriteError(path_);
-    ::unlink(partial_path_.c_str());
-    return error;
-  }
-  return {};
+  return file_->Finish();
 }
 
 }  // namespace pith

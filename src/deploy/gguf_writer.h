@@ -5,12 +5,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/durable_file.h"
 #include "base/result.h"
 #include "model/gguf.h"
 #include "model/tensor.h"
@@ -53,7 +55,6 @@ class GgufWriter {
   // kInvalidArgument for duplicate or empty names, types that cannot be written and impossible shapes; kIo.
   static Result<std::unique_ptr<GgufWriter>> Create(const std::string& path, const GgufMetadata& metadata,
                                                     std::vector<GgufEntry> entries);
-  ~GgufWriter();
   GgufWriter(const GgufWriter&) = delete;
   GgufWriter& operator=(const GgufWriter&) = delete;
 
@@ -66,12 +67,9 @@ class GgufWriter {
 
  private:
   GgufWriter() = default;
-  Status WriteRaw(const void* data, size_t size);
   Status EndTensor();
 
-  std::string path_;
-  std::string partial_path_;
-  int fd_ = -1;
+  std::optional<DurableFile> file_;
   std::vector<GgufEntry> entries_;
   std::vector<uint64_t> sizes_;
   size_t current_ = 0;

@@ -1,15 +1,10 @@
 #include "distill/distill.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <unordered_map>
 #include <utility>
 
+#include "base/durable_file.h"
 #include "base/json.h"
 #include "base/random.h"
 #include "distill/recheck.h"
@@ -19,43 +14,6 @@ namespace pith {
 namespace {
 
 constexpr int64_t kMaxKeep = 256;
-
-Error IoError(const std::string& verb, const std::string& path) {
-  return {ErrorCode::kIo, "cannot " + verb + " '" + path + "': " + std::strerror(errno)};
-}
-
-// A file that appears under its name when it is complete.
-class LineWriter {
- public:
-  explicit LineWriter(std::string path) : path_(std::move(path)), partial_(path_ + ".part") {}
-  ~LineWriter() {
-    if (file_ == nullptr) return;
-    std::fclose(file_);
-    std::remove(partial_.c_str());
-  }
-  LineWriter(const LineWriter&) = delete;
-  LineWriter& operator=(const LineWriter&) = delete;
-
-  Status Open() {
-    file_ = std::fopen(partial_.c_str(), "wb");
-    return file_ != nullptr ? Status() : Status(IoError("create", partial_));
-  }
-  Status Write(const std::string& line) {
-    const bool ok = std::fwrite(line.data(), 1, line.size(), file_) == line.size() && std::fputc('\n', file_) != EOF;
-    return ok ? Status() : Status(IoError("write", partial_));
-  }
-  Status Finish() {
-    const bool flushed = std::fflush(file_) == 0 && ::fsync(::fileno(file_)) == 0;
-    const bool closed = std::fclose(file_) == 0;
-    file_ = nullptr;
-    if (!flushed || !closed) return IoError("flush", partial_);
-    return std::rename(partial_.c_str(), path_.c_str()) == 0 ? Status() : Status(IoError("rename", partial_));
-  }
-
- private:
-  std::string path_, partial_;
-  std::FILE* file_ = nullptr;
-};
 
 Status CheckOptions(const DistillOptions& options) {
   const auto bad = [](const std::string& why) { return Error{ErrorCode::kInvalidArgument, why}; };
@@ -74,7 +32,7 @@ Status CheckOptions(const DistillOptions& options) {
 
 class Composer {
  public:
-  Composer(const DistillOptions& options, const Tokenizer& tokenizer, LineWriter& out)
+  Composer(const DistillOptions& options, const Tokenizer& tokenizer, DurableFile& out)
       : options_(options), tokenizer_(tokenizer), out_(out) {}
 
   Status Add(const Problem& problem, std::span<const Generation> streams) {
@@ -132,7 +90,7 @@ class Composer {
     row["answer"] = right.answer;
     row["tokens"] = tokens;
     if (budget != options_.budgets.end()) row["budget"] = *budget;
-    PITH_RETURN_IF_ERROR(out_.Write(row.dump(-1, ' ', false, OrderedJson::error_handler_t::replace)));
+    PITH_RETURN_IF_ERROR(out_.Write(row.dump(-1, ' ', false, OrderedJson::error_handler_t::replace) + "\n"));
     StyleCounts& counts = recheck ? report_.recheck : report_.plain;
     ++counts.rows;
     counts.tokens += tokens;
@@ -147,7 +105,7 @@ class Composer {
 
   const DistillOptions& options_;
   const Tokenizer& tokenizer_;
-  LineWriter& out_;
+  DurableFile& out_;
   DistillReport report_;
 };
 
@@ -175,8 +133,7 @@ std::string TraceText(std::string_view thoughts, std::string_view answer, const 
 Result<DistillReport> WriteTraces(const std::vector<Problem>& problems, const std::vector<Generation>& generations,
                                   const DistillOptions& options, const Tokenizer& tokenizer, const std::string& path) {
   PITH_RETURN_IF_ERROR(CheckOptions(options));
-  LineWriter out(path);
-  PITH_RETURN_IF_ERROR(out.Open());
+  PITH_ASSIGN(DurableFile out, DurableFile::Create(path));
   // All streams of a problem, of whatever repeat; they are adjacent within one.
   std::unordered_map<std::string_view, std::vector<size_t>> of_problem;
   for (size_t i = 0; i < generations.size(); ++i) of_problem[generations[i].key.id].push_back(i);

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "base/durable_file.h"
 #include "base/json.h"
 #include "base/mapped_file.h"
 #include "eval/settings.h"
@@ -412,15 +413,7 @@ Status EvalFolder::Rewrite(std::vector<Generation> generations) {
 }
 
 Status EvalFolder::WriteFile(const std::string& name, std::string_view content) const {
-  const std::string path = path_ + "/" + name;
-  const std::string partial = path + ".part";
-  const int fd = ::open(partial.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd < 0) return IoError("create", partial);
-  Status status = WriteAll(fd, content, partial);
-  if (status.ok() && ::fsync(fd) != 0) status = IoError("flush", partial);
-  ::close(fd);
-  if (status.ok() && std::rename(partial.c_str(), path.c_str()) != 0) status = IoError("rename", partial);
-  return status.ok() ? SyncFolder(path_) : status;
+  return WriteFileDurably(path_ + "/" + name, content);
 }
 
 }  // namespace pith

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <vector>
 
+#include "base/durable_file.h"
 #include "base/json.h"
 #include "base/mapped_file.h"
 #include "eval/html_page.h"
@@ -72,16 +72,7 @@ Result<std::string> WriteTrainingReport(const std::string& output_dir) {
   const std::string name = (folder.has_filename() ? folder : folder.parent_path()).filename().string();
   PITH_ASSIGN(const std::string page, RenderTrainingReport("pith train: " + name, metrics, samples));
   const std::string path = (folder / "report.html").string();
-  const std::string part = path + ".part";
-  {
-    std::ofstream out(part, std::ios::binary | std::ios::trunc);
-    out << page;
-    out.close();
-    if (!out) return Error{ErrorCode::kIo, "cannot write '" + part + "'"};
-  }
-  std::error_code error;
-  fs::rename(part, path, error);
-  if (error) return Error{ErrorCode::kIo, "cannot write '" + path + "': " + error.message()};
+  PITH_RETURN_IF_ERROR(WriteFileDurably(path, page));
   return path;
 }
 

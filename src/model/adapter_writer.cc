@@ -1,15 +1,13 @@
 #include "model/adapter_writer.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cfloat>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <set>
 
+#include "base/durable_file.h"
 #include "base/json.h"
 #include "model/safetensors.h"
 
@@ -81,21 +79,6 @@ std::string ConfigText(const ModelConfig& config, std::span<const LoraWeights> m
   json["use_dora"] = false;
   json["use_rslora"] = options.rslora;
   return json.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
-}
-
-Status WriteWholeFile(const std::filesystem::path& path, const std::string& text) {
-  const std::filesystem::path partial = path.string() + "." + std::to_string(getpid()) + ".partial";
-  std::ofstream out(partial, std::ios::binary | std::ios::trunc);
-  out << text;
-  out.close();
-  std::error_code error;
-  if (!out) {
-    std::filesystem::remove(partial, error);
-    return Error{ErrorCode::kIo, "cannot write '" + partial.string() + "'"};
-  }
-  std::filesystem::rename(partial, path, error);
-  if (error) return Error{ErrorCode::kIo, "cannot write '" + path.string() + "': " + error.message()};
-  return {};
 }
 
 // One factor as it goes to disk.
@@ -231,7 +214,7 @@ Status WriteAdapter(const std::string& dir, const ModelConfig& config, std::span
     PITH_RETURN_IF_ERROR(WriteFloats(*writer, factors, options.storage));
   }
   PITH_RETURN_IF_ERROR(writer->Finish());
-  return WriteWholeFile(folder / "adapter_config.json", ConfigText(config, modules, options));
+  return WriteFileDurably((folder / "adapter_config.json").string(), ConfigText(config, modules, options));
 }
 
 }  // namespace pith

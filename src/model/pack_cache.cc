@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
-#include <fstream>
 #include <optional>
 
 #include "base/cache_folder.h"
+#include "base/durable_file.h"
 #include "base/json.h"
 #include "base/sha256.h"
 
@@ -76,15 +76,8 @@ Json ReadSourceRecord(const fs::path& folder) {
 
 Status WriteSourceRecord(const fs::path& folder, const Json& stamps, const std::string& digest) {
   const Json json = {{"files", stamps}, {"sha256", digest}};
-  const fs::path path = folder / kSourceRecord;
-  const fs::path part = path.string() + ".part";
-  std::ofstream out(part, std::ios::binary);
-  out << json.dump(2, ' ', false, Json::error_handler_t::replace) << "\n";
-  out.close();
-  std::error_code error;
-  if (out) fs::rename(part, path, error);
-  if (!out || error) return Error{ErrorCode::kIo, "cannot write '" + path.string() + "'"};
-  return {};
+  return WriteFileDurably((folder / kSourceRecord).string(),
+                          json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
 // Removes what packings of this directory left that were ended half-way. The caller holds the lock of the directory.

@@ -6,11 +6,13 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/durable_file.h"
 #include "base/result.h"
 #include "model/tensor.h"
 
@@ -58,14 +60,13 @@ struct SafetensorsEntry {
 // Writes a safetensors file as a stream, so that nothing but one piece has to be in memory. All entries are given up
 // front and their data is written in the same order; the data begins at a multiple of 64 bytes. Put wider types first
 // to keep every tensor aligned to its elements. The file appears under its name only when Finish succeeds; until then
-// it is "<path>.<pid>.partial", which the destructor removes.
+// it is "<path>.<pid>.partial", which the destructor removes (DurableFile).
 class SafetensorsWriter {
  public:
   // kInvalidArgument for duplicate, empty or reserved names, bad shapes and block types; kIo.
   static Result<std::unique_ptr<SafetensorsWriter>> Create(const std::string& path,
                                                            std::vector<SafetensorsEntry> entries,
                                                            const std::map<std::string, std::string>& metadata = {});
-  ~SafetensorsWriter();
   SafetensorsWriter(const SafetensorsWriter&) = delete;
   SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
 
@@ -81,9 +82,7 @@ class SafetensorsWriter {
  private:
   SafetensorsWriter() = default;
   void SkipComplete();
-  std::string path_;
-  std::string partial_path_;
-  int fd_ = -1;
+  std::optional<DurableFile> file_;
   std::vector<SafetensorsEntry> entries_;
   std::vector<uint64_t> sizes_;
   size_t current_ = 0;    // entry being written

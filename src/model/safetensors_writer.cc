@@ -1,8 +1,3 @@
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <limits>
 #include <optional>
@@ -20,23 +15,6 @@ using namespace safetensors_format;  // NOLINT(google-build-using-namespace): fo
 namespace {
 
 constexpr uint64_t kDataAlignment = 64;
-
-Error WriteError(const std::string& path) {
-  return {ErrorCode::kIo, "cannot write '" + path + "': " + std::strerror(errno)};
-}
-
-Status WriteAll(int fd, const char* data, size_t size, const std::string& path) {
-  while (size > 0) {
-    const ssize_t written = ::write(fd, data, size);
-    if (written < 0) {
-      if (errno == EINTR) continue;
-      return WriteError(path);
-    }
-    data += written;
-    size -= static_cast<size_t>(written);
-  }
-  return {};
-}
 
 }  // namespace
 
@@ -80,23 +58,15 @@ Result<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(
   const uint64_t length = text.size();
 
   writer->entries_ = std::move(entries);
-  writer->path_ = path;
-  writer->partial_path_ = path + "." + std::to_string(::getpid()) + ".partial";
   writer->file_bytes_ = kLengthBytes + length + offset;
-  writer->fd_ = ::open(writer->partial_path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (writer->fd_ < 0) return WriteError(writer->partial_path_);
+  PITH_ASSIGN(DurableFile file, DurableFile::Create(path));
+  writer->file_.emplace(std::move(file));
   char length_bytes[kLengthBytes];
   std::memcpy(length_bytes, &length, sizeof(length));
-  PITH_RETURN_IF_ERROR(WriteAll(writer->fd_, length_bytes, sizeof(length_bytes), path));
-  PITH_RETURN_IF_ERROR(WriteAll(writer->fd_, text.data(), text.size(), path));
+  PITH_RETURN_IF_ERROR(writer->file_->Write(std::string_view(length_bytes, sizeof(length_bytes))));
+  PITH_RETURN_IF_ERROR(writer->file_->Write(text));
   writer->SkipComplete();
   return writer;
-}
-
-SafetensorsWriter::~SafetensorsWriter() {
-  if (fd_ < 0) return;
-  ::close(fd_);
-  ::unlink(partial_path_.c_str());
 }
 
 // Moves on past tensors that have all their bytes, empty ones too.
@@ -108,38 +78,29 @@ void SafetensorsWriter::SkipComplete() {
 }
 
 Status SafetensorsWriter::Write(std::string_view name, std::span<const std::byte> bytes) {
-  if (fd_ < 0) return Error{ErrorCode::kInvalidArgument, "'" + path_ + "' has been finished"};
+  if (!file_->open()) return Error{ErrorCode::kInvalidArgument, "'" + file_->path() + "' has been finished"};
   if (bytes.empty()) return {};
   if (current_ == entries_.size() || entries_[current_].name != name) {
     const std::string expected =
         current_ == entries_.size() ? "nothing more" : "tensor '" + entries_[current_].name + "'";
     return Error{ErrorCode::kInvalidArgument,
-                 "'" + path_ + "' expects " + expected + ", not tensor '" + std::string(name) + "'"};
+                 "'" + file_->path() + "' expects " + expected + ", not tensor '" + std::string(name) + "'"};
   }
   if (bytes.size() > sizes_[current_] - written_) {
     return Error{ErrorCode::kInvalidArgument, "tensor '" + std::string(name) + "' gets more bytes than its shape has"};
   }
-  PITH_RETURN_IF_ERROR(WriteAll(fd_, reinterpret_cast<const char*>(bytes.data()), bytes.size(), path_));
+  PITH_RETURN_IF_ERROR(file_->Write(bytes));
   written_ += bytes.size();
   SkipComplete();
   return {};
 }
 
 Status SafetensorsWriter::Finish() {
-  if (fd_ < 0) return Error{ErrorCode::kInvalidArgument, "'" + path_ + "' has been finished"};
-  if (current_ != entries_.size()) {
+  if (file_->open() && current_ != entries_.size()) {
     return Error{ErrorCode::kInvalidArgument,
-                 "tensor '" + entries_[current_].name + "' of '" + path_ + "' is not complete"};
+                 "tensor '" + entries_[current_].name + "' of '" + file_->path() + "' is not complete"};
   }
-  if (::fsync(fd_) != 0) return WriteError(path_);
-  const int fd = std::exchange(fd_, -1);
-  const bool closed = ::close(fd) == 0;
-  if (!closed || std::rename(partial_path_.c_str(), path_.c_str()) != 0) {
-    const Error error = WriteError(path_);
-    ::unlink(partial_path_.c_str());
-    return error;
-  }
-  return {};
+  return file_->Finish();
 }
 
 }  // namespace pith

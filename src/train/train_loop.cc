@@ -4,6 +4,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "base/durable_file.h"
 #include "base/json.h"
 
 namespace pith::train {
@@ -22,13 +23,7 @@ Status StepLog::Open(const std::string& path, int64_t last_step) {
     }
   }
   path_ = path;
-  const std::string part = path + ".part";
-  std::ofstream whole(part, std::ios::trunc);
-  whole << kept;
-  whole.close();
-  std::error_code error;
-  if (whole) std::filesystem::rename(part, path, error);
-  if (!whole || error) return Error{ErrorCode::kIo, "cannot write '" + path + "'"};
+  PITH_RETURN_IF_ERROR(WriteFileDurably(path, kept));
   file_.open(path, std::ios::app);
   return status();
 }
