@@ -2,15 +2,16 @@
 #include "kernels/qmatmul.h"
 
 #include <gtest/gtest.h>
-#include <hwy/targets.h>
 
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <string>
 #include <vector>
 
 #include "base/random.h"
 #include "base/thread_pool.h"
+#include "kernels/targets.h"
 
 namespace pith::kernels {
 namespace {
@@ -68,7 +69,7 @@ std::vector<float> RandomActivations(int64_t rows, int64_t cols, uint64_t seed) 
   return x;
 }
 
-bool HasFma(int64_t target) { return target != HWY_SSSE3 && target != HWY_SCALAR; }
+bool HasFma(const std::string& target) { return target != "SSSE3" && target != "SCALAR"; }
 
 class QuantMatMulTest : public ::testing::TestWithParam<Format> {};
 
@@ -86,10 +87,8 @@ TEST_P(QuantMatMulTest, EqualsDefinitionOnEveryTarget) {
     const QuantMatrix matrix(weights.packed);
     const auto x = RandomActivations(shape.tokens, shape.cols, 11);
     for (const ActivationBits bits : {ActivationBits::k16, ActivationBits::k8}) {
-      const int64_t targets = hwy::SupportedTargets() & HWY_TARGETS;
-      for (int64_t rest = targets; rest != 0; rest &= rest - 1) {
-        const int64_t target = rest & -rest;
-        hwy::SetSupportedTargetsForTest(target);
+      for (const std::string& target : KernelTargets()) {
+        ASSERT_TRUE(SelectKernelTarget(target));
         QuantActivations activations;
         activations.Quantize(x.data(), shape.tokens, shape.cols, shape.cols, bits, ScaleKindFor(matrix, bits),
                              format.bits, &pool);
@@ -98,21 +97,21 @@ TEST_P(QuantMatMulTest, EqualsDefinitionOnEveryTarget) {
         std::vector<float> want = got;
         const QuantProduct product{&matrix, &activations, got.data(), ldo};
         QuantMatMul({&product, 1}, pool);
-        hwy::SetSupportedTargetsForTest(0);
+        SelectKernelTarget("");
         QuantMatMulReference({&matrix, &activations, want.data(), ldo});
         float largest = 0;
         for (const float v : want) largest = std::max(largest, std::fabs(v));
         for (size_t i = 0; i < want.size(); ++i) {
           if (HasFma(target)) {
             ASSERT_EQ(got[i], want[i]) << "at " << i << " rows " << shape.rows << " cols " << shape.cols << " tokens "
-                                       << shape.tokens << " target " << hwy::TargetName(target);
+                                       << shape.tokens << " target " << target;
           } else {
             // Without FMA each of the cols / 32 steps rounds once more.
             ASSERT_NEAR(got[i], want[i], largest * 0x1p-23F * static_cast<float>(shape.cols / 32 + 4));
           }
         }
       }
-      hwy::SetSupportedTargetsForTest(0);
+      SelectKernelTarget("");
     }
   }
 }
@@ -216,23 +215,22 @@ TEST(QuantMatMul, ExtremesAreExactOnEveryTarget) {
             }
           }
           for (const ActivationBits activation_bits : {ActivationBits::k16, ActivationBits::k8}) {
-            for (int64_t rest = hwy::SupportedTargets() & HWY_TARGETS; rest != 0; rest &= rest - 1) {
-              const int64_t target = rest & -rest;
-              hwy::SetSupportedTargetsForTest(target);
+            for (const std::string& target : KernelTargets()) {
+              ASSERT_TRUE(SelectKernelTarget(target));
               QuantActivations activations;
               activations.Quantize(x.data(), tokens, cols, cols, activation_bits, ScaleKindFor(matrix, activation_bits),
                                    bits, &pool);
               std::vector<float> got(static_cast<size_t>(tokens * kRows)), want(got.size());
               const QuantProduct product{&matrix, &activations, got.data(), kRows};
               QuantMatMul({&product, 1}, pool);
-              hwy::SetSupportedTargetsForTest(0);
+              SelectKernelTarget("");
               QuantMatMulReference({&matrix, &activations, want.data(), kRows});
               for (size_t i = 0; i < want.size(); ++i) {
                 const float margin = HasFma(target) ? 0.0F : std::fabs(want[i]) * 1e-4F + 1e-3F;
                 ASSERT_NEAR(got[i], want[i], margin)
                     << bits << " bits, group " << group << ", " << cols << " inputs, token "
                     << i / static_cast<size_t>(kRows) << " of " << tokens << ", row " << i % static_cast<size_t>(kRows)
-                    << ", " << hwy::TargetName(target);
+                    << ", " << target;
               }
             }
           }
