@@ -32,6 +32,7 @@ struct QuestionRun::Stream {
   bool verifies = false;
   std::vector<float> verification_state;
   std::optional<double> score;
+  bool voted = false;  // is in vote_
   double first_token_seconds = 0;
   double last_token_seconds = 0;
   double weight() const { return score.value_or(1.0); }
@@ -333,24 +334,19 @@ void QuestionRun::EndStream(Stream& stream) {
   if (question_.sequence == nullptr) stream.sequence.reset();
 }
 
-std::vector<Ballot> QuestionRun::Ballots() const {
-  std::vector<Ballot> ballots;
-  for (const auto& stream : streams_) {
-    if (stream->state == Stream::State::kDone && stream->counts())
-      ballots.push_back({stream->answer, stream->weight()});
-  }
-  return ballots;
-}
-
 void QuestionRun::StopIfDecided() {
   if (!question_.options.early_stop || streams_.size() < 2) return;
   int64_t open = 0;
   int64_t decoding = 0;
+  bool news = false;
   for (const auto& stream : streams_) {
     if (stream->state != Stream::State::kDone) ++open;
     if (stream->state == Stream::State::kDecoding) ++decoding;
+    if (stream->state != Stream::State::kDone || stream->voted) continue;
+    stream->voted = news = true;
+    if (stream->counts()) vote_.Add({stream->answer, stream->weight()});
   }
-  if (decoding == 0 || !VoteIsDecided(Vote(Ballots()), open)) return;
+  if (decoding == 0 || !news || !vote_.Decided(open)) return;
   for (const auto& stream : streams_) {
     if (stream->state != Stream::State::kDecoding) continue;
     result_.tokens_saved_at_most +=

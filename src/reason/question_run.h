@@ -64,7 +64,6 @@ class QuestionRun {
   void EndStream(Stream& stream);
   bool Verifies() const;
   const Adapter* adapter() const { return route_ == Route::kReason ? model_.adapter.get() : nullptr; }
-  std::vector<Ballot> Ballots() const;
   void FillResult(size_t level, AnswerResult* result);
   void StopIfDecided();
   void Cancel();
@@ -84,6 +83,7 @@ class QuestionRun {
   int64_t prefilling_ = 0;                        // in the step under way
   std::optional<StatePool> pool_;
   std::vector<std::unique_ptr<Stream>> streams_;  // those of the budget first, by index; then those of smaller ones
+  RunningVote vote_;                              // of the streams that are done, with early_stop
   bool opened_ = false;                           // the prompt has opened the thoughts
   int64_t room_ = 0;                              // for a response
   AnswerResult result_;

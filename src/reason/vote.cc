@@ -21,6 +21,13 @@ bool Better(const Standing& a, const Standing& b) {
   return a.answer < b.answer;
 }
 
+// `leader` and `total` are weights of candidates.
+bool IsDecided(double leader, double total, int64_t open, double most) {
+  if (open <= 0) return true;
+  // Strictly, with room for rounding: a tie could go either way.
+  return leader > (total - leader) + static_cast<double>(open) * most + 1e-9;
+}
+
 }  // namespace
 
 VoteResult Vote(std::span<const Ballot> ballots) {
@@ -58,11 +65,47 @@ VoteResult Vote(std::span<const Ballot> ballots) {
 }
 
 bool VoteIsDecided(const VoteResult& vote, int64_t open, double most) {
-  if (open <= 0) return true;
-  if (!vote.has_winner()) return false;
-  const double second = vote.candidates.size() > 1 ? vote.candidates[1].weight : 0.0;
-  // Strictly, with room for rounding: a tie could go either way.
-  return vote.candidates[0].weight > second + static_cast<double>(open) * most + 1e-9;
+  double total = 0;
+  double leader = 0;
+  for (const VoteCandidate& candidate : vote.candidates) {
+    total += candidate.weight;
+    leader = std::max(leader, candidate.weight);
+  }
+  return IsDecided(leader, total, open, most);
+}
+
+void RunningVote::Add(const Ballot& ballot) {
+  if (ballot.answer.empty()) return;
+  // Every candidate that the answer is equal to becomes part of the first such one.
+  Candidate* mine = nullptr;
+  for (size_t c = 0; c < candidates_.size();) {
+    Candidate& candidate = candidates_[c];
+    const bool same = std::any_of(candidate.answers.begin(), candidate.answers.end(), [&](const Answer& answer) {
+      ++comparisons_;
+      return SameAnswer(answer, ballot.answer);
+    });
+    if (!same || mine == nullptr) {
+      if (same) mine = &candidate;
+      ++c;
+      continue;
+    }
+    mine->answers.insert(mine->answers.end(), candidate.answers.begin(), candidate.answers.end());
+    mine->weight += candidate.weight;
+    candidates_.erase(candidates_.begin() + static_cast<std::ptrdiff_t>(c));
+  }
+  if (mine == nullptr) mine = &candidates_.emplace_back();
+  mine->answers.push_back(ballot.answer);
+  mine->weight += ballot.weight;
+}
+
+bool RunningVote::Decided(int64_t open, double most) const {
+  double total = 0;
+  double leader = 0;
+  for (const Candidate& candidate : candidates_) {
+    total += candidate.weight;
+    leader = std::max(leader, candidate.weight);
+  }
+  return IsDecided(leader, total, open, most);
 }
 
 }  // namespace pith

@@ -37,7 +37,25 @@ struct VoteResult {
 // depend on the order of the ballots (weights are summed in order of size).
 VoteResult Vote(std::span<const Ballot> ballots);
 
-// True when `open` more ballots of weight at most `most` each, whatever they say, cannot change the winner.
+// True when `open` more ballots of weight at most `most` each, whatever they say, cannot change which candidate wins:
+// it is heavier than all others and the open ballots together, for a ballot may also show that others are one
+// candidate. How the winner is written may still change (the shortest of its answers).
 bool VoteIsDecided(const VoteResult& vote, int64_t open, double most = 1.0);
+
+// VoteIsDecided while ballots come in, one by one. Each pair of answers is compared at most once.
+class RunningVote {
+ public:
+  void Add(const Ballot& ballot);
+  bool Decided(int64_t open, double most = 1.0) const;
+  int64_t comparisons() const { return comparisons_; }  // of two answers, so far
+
+ private:
+  struct Candidate {
+    std::vector<Answer> answers;
+    double weight = 0;
+  };
+  std::vector<Candidate> candidates_;
+  int64_t comparisons_ = 0;
+};
 
 }  // namespace pith

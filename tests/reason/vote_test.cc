@@ -118,5 +118,73 @@ TEST(VoteTest, DecidedMeansThatNothingCanChangeIt) {
   }
 }
 
+// 0.3333 and 0.33333 are two candidates until 1/3, which both are roundings of, shows that they are one.
+TEST(VoteTest, OneMoreBallotMayJoinTheOthers) {
+  std::vector<Ballot> ballots;
+  for (int i = 0; i < 7; ++i) ballots.push_back(Of("5"));
+  for (const char* answer : {"0.3333", "0.33333"}) {
+    for (int i = 0; i < 3; ++i) ballots.push_back(Of(answer));
+  }
+  ASSERT_EQ(Vote(ballots).candidates[0].answer, "5");
+  ASSERT_EQ(Vote(ballots).candidates.size(), 3U);
+  auto one_more = ballots;
+  one_more.push_back(Of("1/3"));
+  ASSERT_EQ(Vote(one_more).candidates[0].ballots.size(), 7U);
+  ASSERT_TRUE(Vote(one_more).tie);
+  EXPECT_FALSE(VoteIsDecided(Vote(ballots), 1));
+  ballots.push_back(Of("5"));
+  EXPECT_TRUE(VoteIsDecided(Vote(ballots), 1));
+  EXPECT_FALSE(VoteIsDecided(Vote(ballots), 2));
+}
+
+// All ways in which the others of three or four candidates may turn out to be one, and the open ballots go to it.
+TEST(VoteTest, DecidedHoldsWhateverTheOthersTurnOutToBe) {
+  for (int code = 0; code < 5 * 5 * 5 * 5; ++code) {
+    const int counts[] = {code % 5, code / 5 % 5, code / 25 % 5, code / 125};
+    std::vector<Ballot> ballots;
+    const char* answers[] = {"11", "12", "13", "14"};
+    int total = 0;
+    for (int c = 0; c < 4; ++c) {
+      for (int i = 0; i < counts[c]; ++i) ballots.push_back(Of(answers[c]));
+      total += counts[c];
+    }
+    const int leader = *std::max_element(std::begin(counts), std::end(counts));
+    for (int open = 1; open < 4; ++open) {
+      EXPECT_EQ(VoteIsDecided(Vote(ballots), open), leader > total - leader + open) << code << " " << open;
+    }
+  }
+}
+
+TEST(RunningVoteTest, SaysWhatAVoteOverAllSays) {
+  const char* answers[] = {"5", "0.3333", "0.33333", "1/3", "\\frac{1}{3}", "", "5.0", "7"};
+  uint64_t state = 1;
+  for (int election = 0; election < 200; ++election) {
+    std::vector<Ballot> ballots;
+    RunningVote running;
+    for (int i = 0; i < 12; ++i) {
+      state = state * 6364136223846793005ULL + 1442695040888963407ULL;
+      const char* answer = answers[(state >> 33) % 8];
+      const double weight = election % 2 == 0 ? 1.0 : static_cast<double>((state >> 40) % 100) / 100;
+      ballots.push_back(*answer == '\0' ? Ballot{Answer(), weight} : Of(answer, weight));
+      running.Add(ballots.back());
+      for (const int64_t open : {0, 1, 2, 5}) {
+        ASSERT_EQ(running.Decided(open), VoteIsDecided(Vote(ballots), open)) << election << " " << i << " " << open;
+      }
+    }
+  }
+}
+
+// Each pair of answers is compared at most once, and none that is known to be one candidate.
+TEST(RunningVoteTest, ComparesEachPairOnce) {
+  RunningVote running;
+  for (int i = 0; i < 20; ++i) running.Add(Of(std::to_string(i + 100).c_str()));
+  EXPECT_EQ(running.comparisons(), 190);
+  for (int i = 0; i < 50; ++i) EXPECT_FALSE(running.Decided(3));
+  EXPECT_EQ(running.comparisons(), 190);
+  RunningVote same;
+  for (int i = 0; i < 20; ++i) same.Add(Of("4"));
+  EXPECT_EQ(same.comparisons(), 19);
+}
+
 }  // namespace
 }  // namespace pith
