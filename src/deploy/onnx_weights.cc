@@ -21,7 +21,8 @@ constexpr int64_t kChunkRows = 256;
 // Appends constants to one file.
 class DataFile {
  public:
-  DataFile(std::string folder, std::string name, ExternalPlaces* places, const std::function<void(uint64_t)>& on_bytes)
+  DataFile(const std::string& folder, std::string name, ExternalPlaces* places,
+           const std::function<void(uint64_t)>& on_bytes)
       : path_(std::filesystem::path(folder) / name), name_(std::move(name)), places_(*places), on_bytes_(on_bytes) {}
 
   void Begin(const std::string& constant) {
