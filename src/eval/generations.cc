@@ -150,7 +150,9 @@ std::string TimingLine(const PhaseTiming& timing) {
                {"cap", timing.cap},
                {"questions", timing.questions},
                {"tokens", timing.tokens},
-               {"seconds", timing.seconds}}) +
+               {"seconds", timing.seconds},
+               {"steps", timing.steps},
+               {"max_streams", timing.max_streams}}) +
          "\n";
 }
 
@@ -165,6 +167,8 @@ Result<PhaseTiming> ParseTiming(std::string_view line, const std::string& where)
   timing.questions = fields.Count("questions");
   timing.tokens = fields.Count("tokens");
   timing.seconds = fields.Number("seconds");
+  if (!fields.IsNull("steps")) timing.steps = fields.Count("steps");
+  if (!fields.IsNull("max_streams")) timing.max_streams = fields.Count("max_streams");
   PITH_RETURN_IF_ERROR(fields.status());
   return timing;
 }

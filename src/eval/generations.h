@@ -85,6 +85,9 @@ struct PhaseTiming {
   int64_t tokens = 0;     // generated
   int64_t questions = 0;  // finished
   double seconds = 0;
+  // 0 = of a program that did not write it.
+  int64_t steps = 0;        // of the engine
+  int64_t max_streams = 0;  // that might decode together: what the time depends on, but no result
 };
 
 class EvalFolder {

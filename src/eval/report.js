@@ -187,6 +187,17 @@
       percent(r.routed_share), r.errors])));
   }
 
+  function cost() {
+    const phases = summary.timing.phases;
+    if (phases.length === 0) return;
+    const node = section('Cost', 'Time and generated tokens of all runs of the program on this folder, prompts and verification included. A cap whose streams were made on the way to a larger one is paid for there.');
+    const fixed = (x, digits) => x > 0 ? x.toFixed(digits) : '–';
+    fillTable(node, ['', 'questions', 'tokens', 'seconds', 'tokens/s', 'tokens a question', 'seconds a question', 'tokens a step', 'streams together', 'made on the way'],
+      phases.map((p) => [phaseName(p), number(p.questions), number(p.tokens), p.seconds.toFixed(1), fixed(p.tokens_per_second, 1),
+        fixed(p.tokens_per_question, 1), fixed(p.seconds_per_question, 2), fixed(p.steps > 0 ? p.tokens / p.steps : 0, 1),
+        p.max_streams > 0 ? 'at most ' + p.max_streams : '–', number(p.reused_streams)]));
+  }
+
   // ---- generations
 
   function generations() {
@@ -281,6 +292,7 @@
 
   settings();
   results();
+  cost();
   const plots = section('Plots', 'Bands: 95 % intervals; in vote curves one standard deviation over ' + summary.vote_curves.draws + ' draws of the stored streams.');
   const grid = element(plots, 'div', null, {class: 'charts'});
   accuracyByCap(grid);

@@ -91,6 +91,15 @@ class Runner {
     return backend_.render(settings_.prompt.Messages(problem.problem), settings_.force_answer ? cap : 0);
   }
 
+  // With reasoning on, whether the switcher's score is taken all the same.
+  bool IsScored() const { return backend_.model.switcher && !settings_.adapter_on_prompt; }
+
+  // Whether two prompts are one as far as the mode reads them.
+  bool SamePrompts(ReasonMode mode, const Prompts& a, const Prompts& b) const {
+    const bool reads_direct = mode != ReasonMode::kOn || IsScored();
+    return (!reads_direct || a.direct == b.direct) && (mode == ReasonMode::kOff || a.reason == b.reason);
+  }
+
   // The streams of a question with the next larger cap, when they are what this cap would give too; else nothing.
   Result<std::vector<Generation>> Reusable(const Waiting& waiting, int64_t larger) const {
     std::vector<Generation> streams;
@@ -106,7 +115,7 @@ class Runner {
     if (found.empty() || !ended) return streams;
     PITH_ASSIGN(const Prompts prompts, Render(*waiting.problem, waiting.key.cap));
     PITH_ASSIGN(const Prompts larger_prompts, Render(*waiting.problem, larger));
-    if (prompts.direct != larger_prompts.direct || prompts.reason != larger_prompts.reason) return streams;
+    if (!SamePrompts(waiting.key.mode, prompts, larger_prompts)) return streams;
     for (Generation generation : found) {
       generation.key = waiting.key;
       if (generation.reused_from == 0) generation.reused_from = larger;
@@ -119,7 +128,7 @@ class Runner {
     progress_.mode = mode;
     progress_.cap = cap;
     progress_.correct = progress_.graded = 0;
-    timing_ = {.session = folder_.session(), .mode = mode, .cap = cap};
+    timing_ = {.session = folder_.session(), .mode = mode, .cap = cap, .max_streams = options_.max_streams};
     std::deque<Waiting> waiting;
     for (int64_t repeat = 0; repeat < settings_.repeats; ++repeat) {
       for (const Problem& problem : folder_.problems()) {
@@ -150,6 +159,7 @@ class Runner {
     const double seconds_before = progress_.seconds;
     const auto measure = [&] {
       timing_.tokens = runner.generated_tokens();
+      timing_.steps = runner.steps();
       timing_.seconds = SecondsSince(start);
       progress_.tokens = tokens_before + timing_.tokens;
       progress_.seconds = seconds_before + timing_.seconds;
@@ -192,7 +202,7 @@ class Runner {
       key.cap = *cap;
       if (*cap >= waiting.key.cap || first_.contains(key)) continue;
       PITH_ASSIGN(const Prompts other, Render(*waiting.problem, *cap));
-      if (other.direct == prompts.direct && other.reason == prompts.reason) smaller.push_back(*cap);
+      if (SamePrompts(waiting.key.mode, other, prompts)) smaller.push_back(*cap);
     }
     return smaller;
   }
@@ -202,12 +212,12 @@ class Runner {
     PITH_ASSIGN(Prompts prompts, Render(*waiting.problem, waiting.key.cap));
     Question question;
     question.prompt = std::move(prompts.direct);
-    question.reason_prompt = std::move(prompts.reason);
+    if (waiting.key.mode != ReasonMode::kOff) question.reason_prompt = std::move(prompts.reason);
     AnswerOptions& options = question.options;
     options.mode = waiting.key.mode;
     options.threshold = settings_.threshold;
     options.adapter_on_prompt = settings_.adapter_on_prompt;
-    if (options.mode == ReasonMode::kOn && backend_.model.switcher && !options.adapter_on_prompt) {
+    if (options.mode == ReasonMode::kOn && IsScored()) {
       // Always reasoned about, and the switcher's score is known for the sweep of thresholds.
       options.mode = ReasonMode::kAuto;
       options.threshold = 0;

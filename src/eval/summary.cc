@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -39,19 +38,22 @@ struct ProblemValues {
   double accuracy = 0;  // of a single stream
   double majority = 0;
   double weighted = 0;
-  double tokens = 0;  // of a single stream
-  bool has_weights = true;
-  int64_t streams = 0;          // in all
+  double tokens = 0;            // of a single stream
+  int64_t streams = 0;          // in all, without questions that could not be run
   int64_t right = 0;            // of them
+  int64_t scored = 0;           // of them by the verifier
   std::optional<double> score;  // of the switcher
 };
 
-bool HasWeights(const Streams& streams) {
-  return std::all_of(streams.begin(), streams.end(),
-                     [](const Generation* stream) { return stream->verifier_score.has_value(); });
+int64_t Scored(const Streams& streams) {
+  return std::count_if(streams.begin(), streams.end(),
+                       [](const Generation* stream) { return stream->verifier_score.has_value(); });
 }
 
+// The weights of a question's streams as the policy votes: all 1 where none was scored. Beside scored ones an answer
+// without a score has none: it is one that the grader of the run did not find.
 std::vector<StoredBallot> Ballots(const Streams& streams) {
+  const double unscored = Scored(streams) > 0 ? 0.0 : 1.0;
   std::vector<std::optional<std::string>> answers;
   for (const Generation* stream : streams) {
     answers.push_back(stream->answer ? std::optional(stream->answer->text) : std::nullopt);
@@ -60,7 +62,7 @@ std::vector<StoredBallot> Ballots(const Streams& streams) {
   std::vector<StoredBallot> ballots;
   for (size_t i = 0; i < streams.size(); ++i) {
     ballots.push_back(
-        {candidates[i], streams[i]->verifier_score.value_or(1.0), answers[i].value_or(""), streams[i]->correct()});
+        {candidates[i], streams[i]->verifier_score.value_or(unscored), answers[i].value_or(""), streams[i]->correct()});
   }
   return ballots;
 }
@@ -85,12 +87,13 @@ ProblemValues ValuesOf(const std::map<int64_t, Streams>& questions) {
     const auto count = static_cast<double>(streams.size());
     values.accuracy += right / count;
     values.tokens += tokens / count;
+    if (streams[0]->error) continue;  // wrong, whatever is counted
     values.streams += static_cast<int64_t>(streams.size());
     values.right += static_cast<int64_t>(right);
     const auto ballots = Ballots(streams);
     values.majority += VoteIsRight(ballots, false);
     values.weighted += VoteIsRight(ballots, true);
-    values.has_weights = values.has_weights && HasWeights(streams);
+    values.scored += Scored(streams);
   }
   const auto repeats = static_cast<double>(questions.size());
   for (double* value : {&values.accuracy, &values.tokens, &values.majority, &values.weighted}) *value /= repeats;
@@ -144,14 +147,22 @@ std::vector<double> Column(const std::vector<ProblemValues>& values, Field field
   return column;
 }
 
+// The fewest streams of a problem, of those that could be run; 0 = of none.
+int64_t FewestStreams(const std::vector<ProblemValues>& values) {
+  int64_t fewest = 0;
+  for (const auto& value : values) {
+    if (value.streams > 0 && (fewest == 0 || value.streams < fewest)) fewest = value.streams;
+  }
+  return fewest;
+}
+
 OrderedJson PassAtKs(const std::vector<ProblemValues>& values) {
-  int64_t least = std::numeric_limits<int64_t>::max();
-  for (const auto& value : values) least = std::min(least, value.streams);
+  const int64_t fewest = std::max<int64_t>(FewestStreams(values), 1);
   OrderedJson list = OrderedJson::array();
   for (const int64_t k : kPassAtK) {
-    if (k > least) break;
+    if (k > fewest) break;
     double sum = 0;
-    for (const auto& value : values) sum += PassAtK(value.streams, value.right, k);
+    for (const auto& value : values) sum += value.streams == 0 ? 0.0 : PassAtK(value.streams, value.right, k);
     list.push_back({{"k", k}, {"value", sum / static_cast<double>(values.size())}});
   }
   return list;
@@ -179,7 +190,6 @@ class StreamStatistics {
     forced_ += stream.forced ? 1 : 0;
     no_answer_ += stream.verdict == Verdict::kNoAnswer ? 1 : 0;
     too_hard_ += stream.verdict == Verdict::kTooHard ? 1 : 0;
-    reused_ += stream.reused_from > 0 ? 1 : 0;
     ++finish_[FinishReasonName(stream.finish)];
     lengths_.emplace_back(stream.tokens, stream.correct());
   }
@@ -209,7 +219,6 @@ class StreamStatistics {
     (*json)["forced_share"] = share(forced_);
     (*json)["no_answer_share"] = share(no_answer_);
     (*json)["too_hard_share"] = share(too_hard_);
-    (*json)["reused_streams"] = reused_;
     (*json)["finish"] = finish_;
   }
 
@@ -229,7 +238,7 @@ class StreamStatistics {
   std::vector<double> tokens_;
   double reasoning_ = 0;
   double prompt_ = 0;
-  int64_t truncated_ = 0, truncated_correct_ = 0, forced_ = 0, no_answer_ = 0, too_hard_ = 0, reused_ = 0;
+  int64_t truncated_ = 0, truncated_correct_ = 0, forced_ = 0, no_answer_ = 0, too_hard_ = 0;
   std::map<std::string, int64_t> finish_;
   std::vector<std::pair<int64_t, bool>> lengths_;
 };
@@ -241,7 +250,7 @@ std::vector<ProblemValues> AllValues(const Phase& phase) {
 }
 
 bool HasWeights(const std::vector<ProblemValues>& values) {
-  return std::all_of(values.begin(), values.end(), [](const ProblemValues& value) { return value.has_weights; });
+  return std::any_of(values.begin(), values.end(), [](const ProblemValues& value) { return value.scored > 0; });
 }
 
 OrderedJson PhaseJson(const Phase& phase, const std::vector<ProblemValues>& values, int64_t bin_width) {
@@ -249,6 +258,7 @@ OrderedJson PhaseJson(const Phase& phase, const std::vector<ProblemValues>& valu
   int64_t questions = 0;
   int64_t routed = 0;
   int64_t errors = 0;
+  int64_t unscored = 0;  // with an answer
   bool one_question_each = true;
   for (const auto& [problem, repeats] : phase.problems) {
     one_question_each = one_question_each && repeats.size() == 1;
@@ -256,11 +266,15 @@ OrderedJson PhaseJson(const Phase& phase, const std::vector<ProblemValues>& valu
       ++questions;
       errors += streams[0]->error ? 1 : 0;
       routed += streams[0]->route == Route::kReason ? 1 : 0;
-      for (const Generation* stream : streams) statistics.Add(*stream);
+      for (const Generation* stream : streams) {
+        statistics.Add(*stream);
+        unscored += stream->answer && !stream->verifier_score ? 1 : 0;
+      }
     }
   }
   const bool one_stream_each =
-      std::all_of(values.begin(), values.end(), [](const ProblemValues& value) { return value.streams == 1; });
+      std::all_of(values.begin(), values.end(), [](const ProblemValues& value) { return value.streams <= 1; });
+  const bool weighted = HasWeights(values);
   OrderedJson json{{"mode", ReasonModeName(phase.mode)},
                    {"cap", phase.cap},
                    {"problems", phase.problems.size()},
@@ -269,7 +283,8 @@ OrderedJson PhaseJson(const Phase& phase, const std::vector<ProblemValues>& valu
                    {"accuracy", Share(Column(values, &ProblemValues::accuracy), one_stream_each)},
                    {"majority", Share(Column(values, &ProblemValues::majority), one_question_each)}};
   json["weighted"] =
-      HasWeights(values) ? Share(Column(values, &ProblemValues::weighted), one_question_each) : OrderedJson(nullptr);
+      weighted ? Share(Column(values, &ProblemValues::weighted), one_question_each) : OrderedJson(nullptr);
+  json["unscored_streams"] = weighted ? unscored : 0;
   json["pass_at_k"] = PassAtKs(values);
   json["tokens"] = statistics.Tokens();
   json["tokens"]["per_question_mean"] =
@@ -285,14 +300,19 @@ OrderedJson CurveJson(const Phase& phase, bool weighted) {
   std::vector<std::vector<StoredBallot>> problems;
   for (const auto& [problem, questions] : phase.problems) {
     Streams pooled;
-    for (const auto& [repeat, streams] : questions) pooled.insert(pooled.end(), streams.begin(), streams.end());
-    problems.push_back(Ballots(pooled));
+    for (const auto& [repeat, streams] : questions) {
+      if (!streams[0]->error) pooled.insert(pooled.end(), streams.begin(), streams.end());
+    }
+    if (!pooled.empty()) problems.push_back(Ballots(pooled));
   }
+  // The others are wrong in every draw.
+  const double share = static_cast<double>(problems.size()) / static_cast<double>(phase.problems.size());
   OrderedJson points = OrderedJson::array();
   for (const VoteCurvePoint& point : VoteCurve(problems, kVoteCurveMost, kVoteCurveDraws, kResamplingSeed)) {
-    OrderedJson json{{"n", point.n}, {"majority", {{"mean", point.majority_mean}, {"sd", point.majority_sd}}}};
+    OrderedJson json{{"n", point.n},
+                     {"majority", {{"mean", share * point.majority_mean}, {"sd", share * point.majority_sd}}}};
     json["weighted"] = nullptr;
-    if (weighted) json["weighted"] = {{"mean", point.weighted_mean}, {"sd", point.weighted_sd}};
+    if (weighted) json["weighted"] = {{"mean", share * point.weighted_mean}, {"sd", share * point.weighted_sd}};
     points.push_back(std::move(json));
   }
   return {{"mode", ReasonModeName(phase.mode)}, {"cap", phase.cap}, {"points", points}};
@@ -361,7 +381,7 @@ OrderedJson SweepsJson(const std::vector<Phase>& phases, const std::vector<doubl
       const auto both = DoneBothWays(direct, reason);
       if (both.empty()) continue;
       const bool weighted =
-          std::all_of(both.begin(), both.end(), [](const BothWays& problem) { return problem.reason.has_weights; });
+          std::any_of(both.begin(), both.end(), [](const BothWays& problem) { return problem.reason.scored > 0; });
       OrderedJson points = OrderedJson::array();
       for (const double threshold : SweepThresholds(both, asked)) {
         points.push_back(SweepPoint(both, threshold, weighted));
@@ -375,31 +395,56 @@ OrderedJson SweepsJson(const std::vector<Phase>& phases, const std::vector<doubl
   return sweeps;
 }
 
-OrderedJson Rate(int64_t questions, int64_t tokens, double seconds) {
-  return {{"questions", questions},
-          {"tokens", tokens},
-          {"seconds", seconds},
-          {"tokens_per_second", seconds > 0 ? static_cast<double>(tokens) / seconds : 0.0}};
-}
+// What runs of the program spent, and how: all that depends on how often they were interrupted.
+struct Cost {
+  int64_t questions = 0;
+  int64_t tokens = 0;
+  int64_t steps = 0;
+  int64_t max_streams = 0;  // the most of them
+  int64_t reused_streams = 0;
+  double seconds = 0;
 
-OrderedJson TimingJson(const std::vector<PhaseTiming>& timings) {
-  std::map<std::pair<ReasonMode, int64_t>, PhaseTiming> phases;
-  PhaseTiming all;
-  std::set<int64_t> sessions;
-  for (const PhaseTiming& timing : timings) {
-    sessions.insert(timing.session);
-    for (PhaseTiming* sum : {&all, &phases[{timing.mode, timing.cap}]}) {
-      sum->questions += timing.questions;
-      sum->tokens += timing.tokens;
-      sum->seconds += timing.seconds;
-    }
+  void Add(const PhaseTiming& timing) {
+    questions += timing.questions;
+    tokens += timing.tokens;
+    steps += timing.steps;
+    max_streams = std::max(max_streams, timing.max_streams);
+    seconds += timing.seconds;
   }
-  OrderedJson json = Rate(all.questions, all.tokens, all.seconds);
+
+  OrderedJson ToJson() const {
+    const auto ratio = [](double a, double b) { return b > 0 ? a / b : 0.0; };
+    const auto count = static_cast<double>(questions);
+    return {{"questions", questions},
+            {"tokens", tokens},
+            {"seconds", seconds},
+            {"tokens_per_second", ratio(static_cast<double>(tokens), seconds)},
+            {"tokens_per_question", ratio(static_cast<double>(tokens), count)},
+            {"seconds_per_question", ratio(seconds, count)},
+            {"steps", steps},
+            {"max_streams", max_streams},
+            {"reused_streams", reused_streams}};
+  }
+};
+
+OrderedJson TimingJson(const EvalRecord& record) {
+  std::map<std::pair<ReasonMode, int64_t>, Cost> phases;
+  Cost all;
+  std::set<int64_t> sessions;
+  for (const PhaseTiming& timing : record.timings) {
+    sessions.insert(timing.session);
+    for (Cost* cost : {&all, &phases[{timing.mode, timing.cap}]}) cost->Add(timing);
+  }
+  for (const Generation& generation : record.generations) {
+    if (generation.reused_from == 0) continue;
+    for (Cost* cost : {&all, &phases[{generation.key.mode, generation.key.cap}]}) ++cost->reused_streams;
+  }
+  OrderedJson json = all.ToJson();
   json["sessions"] = sessions.size();
   json["phases"] = OrderedJson::array();
-  for (const auto& [key, sum] : phases) {
+  for (const auto& [key, cost] : phases) {
     OrderedJson phase{{"mode", ReasonModeName(key.first)}, {"cap", key.second}};
-    phase.update(Rate(sum.questions, sum.tokens, sum.seconds));
+    phase.update(cost.ToJson());
     json["phases"].push_back(std::move(phase));
   }
   return json;
@@ -455,9 +500,7 @@ Result<std::string> SummaryJson(const EvalRecord& record) {
     const auto values = AllValues(phase);
     results.push_back(PhaseJson(phase, values, bin_width));
     done += results.back()["questions"].get<int64_t>();
-    const bool several =
-        std::all_of(values.begin(), values.end(), [](const ProblemValues& value) { return value.streams > 1; });
-    if (several) curves.push_back(CurveJson(phase, HasWeights(values)));
+    if (FewestStreams(values) > 1) curves.push_back(CurveJson(phase, HasWeights(values)));
   }
   const int64_t total =
       static_cast<int64_t>(record.problems.size() * plan.modes.size() * plan.caps.size()) * plan.repeats;
@@ -469,7 +512,7 @@ Result<std::string> SummaryJson(const EvalRecord& record) {
       {"vote_curves",
        {{"draws", kVoteCurveDraws}, {"seed", kResamplingSeed}, {"tie_rule", kTieRule}, {"curves", curves}}},
       {"threshold_sweeps", SweepsJson(phases, record.thresholds)},
-      {"timing", TimingJson(record.timings)}};
+      {"timing", TimingJson(record)}};
   return json.dump(2, ' ', false, OrderedJson::error_handler_t::replace);
 }
 

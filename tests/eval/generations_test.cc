@@ -166,6 +166,30 @@ TEST(GenerationsTest, WhatNoKillLeavesIsMalformed) {
   }
 }
 
+// Times that a program wrote which did not count steps.
+TEST(EvalFolderTest, TimesOfBefore) {
+  const std::string path = TempDir();
+  { ASSERT_TRUE(EvalFolder::Open(path, Settings(), Problems()).ok()); }
+  std::ofstream(path + "/timing.jsonl")
+      << R"({"session":3,"mode":"on","cap":512,"questions":2,"tokens":30,"seconds":1.5})"
+      << "\n";
+  {
+    const auto folder = EvalFolder::Open(path, Settings(), Problems());
+    ASSERT_TRUE(folder.ok()) << folder.error().message;
+    EXPECT_EQ((*folder)->session(), 4);
+    ASSERT_TRUE((*folder)->AppendTiming({4, ReasonMode::kOn, 512, 10, 1, 0.5, 7, 32}).ok());
+  }
+  const auto folder = EvalFolder::Open(path, Settings(), Problems());
+  ASSERT_TRUE(folder.ok()) << folder.error().message;
+  const auto& timings = (*folder)->timings();
+  ASSERT_EQ(timings.size(), 2U);
+  EXPECT_EQ(timings[0].tokens, 30);
+  EXPECT_EQ(timings[0].steps, 0);
+  EXPECT_EQ(timings[0].max_streams, 0);
+  EXPECT_EQ(timings[1].steps, 7);
+  EXPECT_EQ(timings[1].max_streams, 32);
+}
+
 TEST(EvalFolderTest, AppendsAndReadsBack) {
   const std::string path = TempDir() + "/new/folder";
   {

@@ -155,7 +155,9 @@ TEST(ReportTest, ScriptsRun) {
     GTEST_SKIP() << "SKIPPED LOUDLY: no node; the scripts of the report were not run";
   }
   const std::string folder = TempDir();
-  const std::string html = Render(Record());
+  EvalRecord record = Record();
+  record.timings = {{0, ReasonMode::kOff, 200, 5000, 4, 20.0, 500, 32}};
+  const std::string html = Render(record);
   std::ofstream(folder + "/report.html") << html;
   const std::string command = "node '" + std::string(PITH_SOURCE_DIR) + "/tests/eval/run_report.js' '" + folder +
                               "/report.html' > '" + folder + "/out.json' 2> '" + folder + "/err.txt'";
@@ -170,6 +172,9 @@ TEST(ReportTest, ScriptsRun) {
       "Lengths: reasoning, cap 200"])json");
   EXPECT_EQ((*drawn)["charts"], expected);
   EXPECT_EQ((*drawn)["failed"], Json::array());
+  ASSERT_EQ((*drawn)["tables"].size(), 2U);  // results, cost
+  EXPECT_EQ((*drawn)["tables"][1], Json::parse(R"json(["direct, cap 200", "4", "5,000", "20.0", "250.0", "1250.0",
+      "5.00", "10.0", "at most 32", "0"])json"));
   EXPECT_EQ((*drawn)["rows"], 8);
   EXPECT_EQ((*drawn)["rows_right"], 4);
   EXPECT_NE((*drawn)["detail"].get<std::string>().find(kHostile), std::string::npos);

@@ -74,4 +74,5 @@ if (left !== 0) throw new Error('a second click does not close the row');
 const select = root.all((n) => n.tag === 'select')[0];
 select.value = 'right';
 select.listeners.change();
-process.stdout.write(JSON.stringify({charts, failed, rows, rows_right: rowsNow().length, detail}));
+const tables = root.all((n) => n.attributes.class === 'numbers').map((n) => n.all((c) => c.tag === 'td').map((c) => c.textContent));
+process.stdout.write(JSON.stringify({charts, failed, rows, rows_right: rowsNow().length, detail, tables}));

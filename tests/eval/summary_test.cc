@@ -102,10 +102,11 @@ TEST(SummaryTest, OneStreamEach) {
   EXPECT_TRUE(summary["threshold_sweeps"].empty());
 }
 
-// p: answers 1, 1, 3 (right, right, wrong) and 3, 3, none; q: 5, 2, 2.0 and 2, 5, 5 with the weights below.
+// p: answers 1, 1, 3 (right, right, wrong) and 3, 3, none; q: 5, 2, 2.0 and 2, 5, 5 with the weights below. As in a
+// run: a stream without an answer is not scored.
 std::vector<Row> TwoRepeats() {
   return {{"p", 0, 0, "1", true, 10, 0.2},  {"p", 0, 1, "1", true, 20, 0.2},  {"p", 0, 2, "3", false, 30, 0.9},
-          {"p", 1, 0, "3", false, 10, 0.9}, {"p", 1, 1, "3", false, 10, 0.9}, {"p", 1, 2, nullptr, false, 100, 0.9},
+          {"p", 1, 0, "3", false, 10, 0.9}, {"p", 1, 1, "3", false, 10, 0.9}, {"p", 1, 2, nullptr, false, 100, -1},
           {"q", 0, 0, "5", false, 40, 0.3}, {"q", 0, 1, "2", true, 40, 0.5},  {"q", 0, 2, "2.0", true, 40, 0.5},
           {"q", 1, 0, "2", true, 60, 0.9},  {"q", 1, 1, "5", false, 60, 0.3}, {"q", 1, 2, "5", false, 60, 0.3}};
 }
@@ -142,12 +143,82 @@ TEST(SummaryTest, VotesByHand) {
   EXPECT_EQ(curve["points"][5]["weighted"]["mean"], 0.5);
 }
 
-TEST(SummaryTest, WithoutAllScoresThereIsNoWeightedVote) {
+TEST(SummaryTest, WithoutScoresThereIsNoWeightedVote) {
   auto rows = TwoRepeats();
-  rows[4].verifier = -1;
+  for (Row& row : rows) row.verifier = -1;
   const Json summary = Summarize(Record(Settings(2, 3), rows, 3));
   EXPECT_TRUE(summary["results"][0]["weighted"].is_null());
+  EXPECT_EQ(summary["results"][0]["unscored_streams"], 0);
   EXPECT_TRUE(summary["vote_curves"]["curves"][0]["points"][0]["weighted"].is_null());
+}
+
+// An answer beside scored ones that has no score itself (a later grader found it) has no say; where no stream of a
+// question is scored (the verification does not fit behind its prompt) the vote is plain. As `ask` would vote.
+TEST(SummaryTest, AnswersWithoutAScore) {
+  auto rows = TwoRepeats();
+  rows[2].verifier = -1;  // p's "3" in repeat 0, against 0.4 for "1"
+  const Json summary = Summarize(Record(Settings(2, 3), rows, 3));
+  // p: right, wrong; q: right, right.
+  EXPECT_EQ(Value(summary["results"][0]["weighted"]), 0.75);
+  EXPECT_EQ(summary["results"][0]["unscored_streams"], 1);
+  for (size_t i : {0, 1}) rows[i].verifier = -1;
+  const Json plain = Summarize(Record(Settings(2, 3), rows, 3));
+  // p, repeat 0, by two ballots to one.
+  EXPECT_EQ(Value(plain["results"][0]["weighted"]), 0.75);
+  EXPECT_EQ(plain["results"][0]["unscored_streams"], 3);
+}
+
+// A question that could not be run is one recorded stream: wrong everywhere, and nothing else is lost by it.
+TEST(SummaryTest, AQuestionThatDoesNotFitIsWrong) {
+  EvalSettings settings = Settings(2, 3);
+  settings.problems = 3;
+  EvalRecord record = Record(settings, TwoRepeats(), 3);
+  const Json without = Summarize(record);
+  record.problems.push_back({"r", "?", "3"});
+  for (const int64_t repeat : {0, 1}) {
+    Generation generation;
+    generation.key = {"r", repeat, 100, ReasonMode::kOff};
+    generation.finish = FinishReason::kContext;
+    generation.error = Error{ErrorCode::kContextOverflow, "too long"};
+    record.generations.push_back(generation);
+  }
+  const Json summary = Summarize(record);
+  const Json& result = summary["results"][0];
+  const Json& before = without["results"][0];
+  EXPECT_EQ(result["errors"], 2);
+  EXPECT_EQ(result["questions"], 6);
+  EXPECT_TRUE(summary["complete"].get<bool>());
+  for (const char* field : {"accuracy", "majority", "weighted"}) {
+    ASSERT_FALSE(result[field].is_null()) << field;
+    EXPECT_NEAR(Value(result[field]), Value(before[field]) * 2 / 3, 1e-12) << field;
+  }
+  ASSERT_EQ(result["pass_at_k"].size(), 3U);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_NEAR(Value(result["pass_at_k"][i]), Value(before["pass_at_k"][i]) * 2 / 3, 1e-12) << i;
+  }
+  ASSERT_EQ(summary["vote_curves"]["curves"].size(), 1U);
+  const Json& points = summary["vote_curves"]["curves"][0]["points"];
+  const Json& points_before = without["vote_curves"]["curves"][0]["points"];
+  ASSERT_EQ(points.size(), 6U);
+  for (size_t i = 0; i < 6; ++i) {
+    for (const char* vote : {"majority", "weighted"}) {
+      for (const char* field : {"mean", "sd"}) {
+        EXPECT_NEAR(points[i][vote][field].get<double>(), points_before[i][vote][field].get<double>() * 2 / 3, 1e-12);
+      }
+    }
+  }
+}
+
+TEST(SummaryTest, NothingFits) {
+  EvalRecord record =
+      Record(Settings(1, 4), {{"p", 0, 0, nullptr, false, 0, -1}, {"q", 0, 0, nullptr, false, 0, -1}}, 1);
+  for (Generation& generation : record.generations) generation.error = Error{ErrorCode::kContextOverflow, "too long"};
+  const Json summary = Summarize(record);
+  const Json& result = summary["results"][0];
+  EXPECT_EQ(result["errors"], 2);
+  EXPECT_EQ(Value(result["accuracy"]), 0.0);
+  EXPECT_EQ(result["pass_at_k"], Json::parse(R"([{"k":1,"value":0.0}])"));
+  EXPECT_TRUE(summary["vote_curves"]["curves"].empty());
 }
 
 TEST(SummaryTest, OrderOfGenerationsDoesNotMatter) {
@@ -194,6 +265,29 @@ TEST(SummaryTest, TimesOfSessionsAddUp) {
   EXPECT_EQ(timing["tokens_per_second"], 40.0);
   EXPECT_EQ(timing["sessions"], 2);
   EXPECT_EQ(timing["phases"][0]["questions"], 10);
+}
+
+// What a question costs, of every mode and cap, to be compared with another run; streams that were made on the way to a
+// larger cap are named where they have no time of their own.
+TEST(SummaryTest, CostOfAPhase) {
+  EvalSettings settings = Settings(1, 1);
+  settings.caps = {50, 100};
+  EvalRecord record = Record(settings, {{"p", 0, 0, "1", true, 10, -1}}, 1);
+  record.generations.push_back(record.generations[0]);
+  record.generations[1].key.cap = 50;
+  record.generations[1].reused_from = 100;
+  record.timings = {{0, ReasonMode::kOff, 100, 60, 3, 2.0, 30, 8}, {1, ReasonMode::kOff, 100, 140, 5, 6.0, 50, 32}};
+  const Json summary = Summarize(record);
+  const Json& phases = summary["timing"]["phases"];
+  ASSERT_EQ(phases.size(), 2U);
+  EXPECT_EQ(phases[0], Json::parse(R"({"mode":"off","cap":50,"questions":0,"tokens":0,"seconds":0.0,
+      "tokens_per_second":0.0,"tokens_per_question":0.0,"seconds_per_question":0.0,"steps":0,"max_streams":0,
+      "reused_streams":1})"));
+  EXPECT_EQ(phases[1], Json::parse(R"({"mode":"off","cap":100,"questions":8,"tokens":200,"seconds":8.0,
+      "tokens_per_second":25.0,"tokens_per_question":25.0,"seconds_per_question":1.0,"steps":80,"max_streams":32,
+      "reused_streams":0})"));
+  EXPECT_EQ(summary["timing"]["reused_streams"], 1);
+  EXPECT_FALSE(summary["results"][0].contains("reused_streams"));
 }
 
 // Direct: p right, q wrong, 10 tokens each; reasoning: both right with 100 and 300 tokens; scores 0.2 and 0.8.
