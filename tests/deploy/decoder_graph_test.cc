@@ -267,7 +267,7 @@ TEST(DecoderGraph, NamesAndShapesAreTheContracts) {
 
 TEST(DecoderGraph, WrongRequestsAreErrors) {
   const auto checkpoint = Open(GoldenPath("models/llama"));
-  const auto expect = [&](OnnxExportOptions options, const std::string& out = testing::TempDir() + "/out") {
+  const auto expect = [&](const OnnxExportOptions& options, const std::string& out = testing::TempDir() + "/out") {
     const auto result = ExportOnnx(*checkpoint, out, options);
     ASSERT_FALSE(result.ok());
     EXPECT_EQ(result.error().code, ErrorCode::kInvalidArgument) << result.error().message;
