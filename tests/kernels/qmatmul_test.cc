@@ -107,7 +107,8 @@ TEST_P(QuantMatMulTest, EqualsDefinitionOnEveryTarget) {
                                        << shape.tokens << " target " << target;
           } else {
             // Without FMA each of the cols / 32 steps rounds once more.
-            ASSERT_NEAR(got[i], want[i], largest * 0x1p-23F * static_cast<float>(shape.cols / 32 + 4));
+            const int64_t roundings = shape.cols / 32 + 4;
+            ASSERT_NEAR(got[i], want[i], largest * 0x1p-23F * static_cast<float>(roundings));
           }
         }
       }
@@ -148,7 +149,8 @@ TEST(QuantMatMul, OneTokenEqualsManyAndAnyThreadCount) {
       std::vector<float> alone(112);
       const QuantProduct product{&matrix, &single, alone.data(), 112};
       QuantMatMul({&product, 1}, one);
-      EXPECT_EQ(0, std::memcmp(alone.data(), together.data() + t * 112, 112 * sizeof(float))) << "token " << t;
+      EXPECT_EQ(0, std::memcmp(alone.data(), together.data() + t * 112, 112 * sizeof(float)))  // NOLINT
+          << "token " << t;
     }
   }
 }
