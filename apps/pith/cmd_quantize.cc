@@ -29,7 +29,7 @@ struct QuantizeCommandOptions {
   int64_t tokens = 16384;
   int64_t train_tokens = 0;
   std::string train;  // names of transforms, empty = as the recipe has them
-  std::string tune = "scales,norms,integers";
+  std::string tune = "scales,norms";
   quant::QuantizeOptions quantize;
 };
 
@@ -250,6 +250,8 @@ void AddQuantizeCommand(Cli& cli) {
       ->capture_default_str();
   app->add_option("--tune-learning-rate", training.tune_learning_rate, "Of --tune-steps")
       ->check(CLI::Range(1e-8, 1.0))
+      ->capture_default_str();
+  app->add_option("--device", training.device, "Where --steps and --tune-steps compute: cpu, cuda, cuda:N, torch")
       ->capture_default_str();
   AddSeedOption(app, options->quantize.seed);
   AddThreadsOption(app, options->quantize.threads);

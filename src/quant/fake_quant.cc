@@ -1,7 +1,5 @@
 #include "quant/fake_quant.h"
 
-#include <torch/csrc/autograd/custom_function.h>
-
 #include <cmath>
 #include <limits>
 #include <vector>

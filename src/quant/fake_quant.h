@@ -11,6 +11,7 @@
 // gradient.
 #pragma once
 
+#include <torch/csrc/autograd/custom_function.h>  // first: clang does not parse types.h without it
 #include <torch/types.h>
 
 #include <cstdint>

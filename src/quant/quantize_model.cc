@@ -146,6 +146,7 @@ class Quantization {
                           {"window", training.window},
                           {"windows_per_step", training.windows_per_step},
                           {"held_out", training.held_out},
+                          {"device", training.device},
                           {"seed", options_.seed}};
     }
     if (training.steps > 0) {
@@ -398,8 +399,8 @@ class Quantization {
   }
 
   Result<std::unique_ptr<Teacher>> MakeTeacher() {
-    return Teacher::Make(source_, Training().tokens, Training().window, (work_ / "teacher").string(), options_.threads,
-                         [this](int64_t done, int64_t total) {
+    return Teacher::Make(source_, Training().tokens, Training().window, (work_ / "teacher").string(),
+                         {options_.threads, Training().device}, [this](int64_t done, int64_t total) {
                            Progress("teacher", static_cast<uint64_t>(done), static_cast<uint64_t>(total));
                          });
   }
@@ -418,8 +419,9 @@ class Quantization {
     train::TrainModelOptions options;
     options.threads = options_.threads;
     options.gradient_checkpointing = LongStep();
-    options.round_activations = true;
-    options.round_cache = options_.recipe.kv_bits.has_value();
+    options.device = Training().device;
+    options.round_activations = Training().device == "cpu";
+    options.round_cache = options.round_activations && options_.recipe.kv_bits.has_value();
     return train::TrainModel::Load(packed, options);
   }
 

@@ -46,12 +46,13 @@ struct TrainingOptions {
   TransformTrainables transforms;
   IntegerTrainables integers;
   double learning_rate = 1e-3;
-  double tune_learning_rate = 1e-3;
+  double tune_learning_rate = 5e-4;
   std::vector<int32_t> tokens;  // the text; the last `held_out` windows of it are measured on
   int64_t window = 512;         // tokens that see each other
   int64_t windows_per_step = 4;
   int64_t held_out = 4;
   int64_t save_steps = 25;
+  std::string device = "cpu";  // train::TrainModelOptions; other devices do not round activations and cache
 };
 
 struct QuantizeOptions {

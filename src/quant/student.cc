@@ -96,7 +96,6 @@ Result<std::unique_ptr<IntegerStudent>> IntegerStudent::Make(const Checkpoint& p
           matrix->latent[i] = std::clamp(values[i], code - kInside, code + kInside);
         }
       }
-      for (float& value : matrix->latent) value /= kLatentUnit;
       matrix->latent_gradient.assign(codes.size(), 0.0F);
       student->parameters_.push_back(ParameterOf(name + ".latent", &matrix->latent, &matrix->latent_gradient));
     }
@@ -137,7 +136,7 @@ struct Rounded {
   bool inside;
 };
 Rounded RoundLatent(float latent, float levels) {
-  const float integer = (latent * IntegerStudent::kLatentUnit + kMagic) - kMagic;
+  const float integer = (latent + kMagic) - kMagic;
   const float code = std::min(std::max(integer, 0.0F), levels);
   return {code, code == integer};
 }
@@ -182,7 +181,7 @@ void IntegerStudent::CollectMatrix(Matrix* matrix, ThreadPool& pool) const {
         if (trainables_.integers) {
           const Rounded rounded = RoundLatent(matrix->latent[at], levels);
           code = rounded.code;
-          if (rounded.inside) matrix->latent_gradient[at] += gradients[i] * scale * kLatentUnit;
+          if (rounded.inside) matrix->latent_gradient[at] += gradients[i] * scale;
         }
         sum += static_cast<double>(gradients[i] * (code - half));
       }

@@ -58,14 +58,11 @@ struct IntegerTrainables {
 };
 
 // Weights are scale * integer. Scales are s0 exp(t), rounded to their type as they are stored; gains g0 exp(t); biases
-// b0 + t; integers the rounding of kLatentUnit t, straight through where it is not clipped. `latents` names a file with
+// b0 + t; integers the rounding of t, straight through where it is not clipped. `latents` names a file with
 // the values that the integers were rounded from, in units of the scale, by module; for what it has not (or without a
 // file) the integers themselves are the start.
 class IntegerStudent : public Student {
  public:
-  // A step that changes a scale by a thousandth moves an integer's value by 0.016 of a step.
-  static constexpr float kLatentUnit = 16.0F;
-
   // Of a packed checkpoint; `model` holds it in float32 and all its parameters are trained. Both outlive the student.
   // kUnsupported: a matrix with zero points or minimums, which is named.
   static Result<std::unique_ptr<IntegerStudent>> Make(const Checkpoint& packed, train::TrainModel& model,

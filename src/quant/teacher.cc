@@ -17,9 +17,9 @@ constexpr int64_t kPartWindows = 16;
 
 }  // namespace
 
-Result<std::unique_ptr<Teacher>> Teacher::Make(std::shared_ptr<const Checkpoint> checkpoint,
+Result<std::unique_ptr<Teacher>> Teacher::Make(const std::shared_ptr<const Checkpoint>& checkpoint,
                                                std::span<const int32_t> tokens, int64_t window,
-                                               const std::string& folder, int threads,
+                                               const std::string& folder, const TeacherOptions& options,
                                                const std::function<void(int64_t done, int64_t total)>& on_window) {
   auto teacher = std::make_unique<Teacher>();
   const ModelConfig& config = checkpoint->config();
@@ -36,7 +36,7 @@ Result<std::unique_ptr<Teacher>> Teacher::Make(std::shared_ptr<const Checkpoint>
   PITH_ASSIGN(const MatrixReader reader, MatrixReader::Open(*checkpoint, "lm_head", config.vocab, config.hidden));
   teacher->head_.resize(static_cast<size_t>(config.vocab * config.hidden));
   for (int64_t row = 0; row < config.vocab; ++row) reader.ReadRow(row, teacher->head_.data() + row * config.hidden);
-  PITH_RETURN_IF_ERROR(teacher->MakeStates(checkpoint, threads, on_window));
+  PITH_RETURN_IF_ERROR(teacher->MakeStates(checkpoint, options, on_window));
   return teacher;
 }
 
@@ -44,7 +44,7 @@ std::string Teacher::PartPath(int64_t part) const {
   return folder_ + "/states-" + std::to_string(part) + ".safetensors";
 }
 
-Status Teacher::MakeStates(const std::shared_ptr<const Checkpoint>& checkpoint, int threads,
+Status Teacher::MakeStates(const std::shared_ptr<const Checkpoint>& checkpoint, const TeacherOptions& options,
                            const std::function<void(int64_t done, int64_t total)>& on_window) const {
   std::error_code error;
   std::filesystem::create_directories(folder_, error);
@@ -54,13 +54,14 @@ Status Teacher::MakeStates(const std::shared_ptr<const Checkpoint>& checkpoint, 
     const std::string path = PartPath(part);
     if (std::filesystem::exists(path, error)) continue;
     if (model == nullptr) {
-      train::TrainModelOptions options;
-      options.base = train::BaseFormat::kF32;
-      options.lora = train::LoraOptions{};  // a frozen base has an adapter, which is off here
-      options.lora->rank = 1;
-      options.lora->targets = {LinearKind::kQ};
-      options.threads = threads;
-      PITH_ASSIGN(model, train::TrainModel::Load(checkpoint, options));
+      train::TrainModelOptions load;
+      load.base = train::BaseFormat::kF32;
+      load.lora = train::LoraOptions{};  // a frozen base has an adapter, which is off here
+      load.lora->rank = 1;
+      load.lora->targets = {LinearKind::kQ};
+      load.threads = options.threads;
+      load.device = options.device;
+      PITH_ASSIGN(model, train::TrainModel::Load(checkpoint, load));
     }
     const int64_t end = std::min((part + 1) * kPartWindows, windows());
     const int64_t count = end - part * kPartWindows;

@@ -14,6 +14,12 @@
 
 namespace pith::quant {
 
+// How the float model is run: train::TrainModelOptions.
+struct TeacherOptions {
+  int threads = 0;
+  std::string device = "cpu";
+};
+
 // Windows of a text that see nothing of each other. What the teacher says about a position is head * state; the states
 // (after the final norm) take hidden x 2 bytes a token, and the float model itself is in memory only while they are
 // made. So the student has the memory to itself, and a second pass over the text costs the head alone.
@@ -21,9 +27,9 @@ class Teacher {
  public:
   // Cuts the tokens into windows of `window`; what is left over is dropped. Makes what is missing in `folder`, a part
   // of 16 windows after the other, so that an interrupted call goes on. kInvalidArgument: fewer tokens than a window.
-  static Result<std::unique_ptr<Teacher>> Make(std::shared_ptr<const Checkpoint> checkpoint,
+  static Result<std::unique_ptr<Teacher>> Make(const std::shared_ptr<const Checkpoint>& checkpoint,
                                                std::span<const int32_t> tokens, int64_t window,
-                                               const std::string& folder, int threads,
+                                               const std::string& folder, const TeacherOptions& options,
                                                const std::function<void(int64_t done, int64_t total)>& on_window = {});
 
   int64_t windows() const { return static_cast<int64_t>(tokens_.size()) / window_; }
@@ -38,7 +44,7 @@ class Teacher {
 
  private:
   std::string PartPath(int64_t part) const;
-  Status MakeStates(const std::shared_ptr<const Checkpoint>& checkpoint, int threads,
+  Status MakeStates(const std::shared_ptr<const Checkpoint>& checkpoint, const TeacherOptions& options,
                     const std::function<void(int64_t done, int64_t total)>& on_window) const;
 
   std::vector<int32_t> tokens_;

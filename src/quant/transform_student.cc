@@ -1,7 +1,6 @@
 #include "quant/transform_student.h"
 
-#include <ATen/Parallel.h>
-#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
 #include <torch/types.h>
 
 #include <algorithm>
@@ -193,8 +192,7 @@ struct TransformStudent::Impl {
     const auto count = static_cast<int64_t>(layers.size()) + 1;
     std::vector<std::string> problems(static_cast<size_t>(count));
     pool.Run(count, [&](int64_t i, int) {
-      at::set_num_threads(1);
-      const train::SerialBlas serial;
+      const train::SerialBlas serial;  // torch's own loops too
       try {
         body(i);
       } catch (const std::exception& exception) {
@@ -264,7 +262,7 @@ struct TransformStudent::Impl {
     PITH_RETURN_IF_ERROR(ForLayers(pool, [&](int64_t i) {
       const at::AutoGradMode graph(true);
       const Tensor& leaf = rotations[static_cast<size_t>(i)];
-      std::vector<Tensor> outputs, gradients;
+      std::vector<Tensor> outputs;
       std::vector<train::Parameter*> targets;
       if (i == static_cast<int64_t>(layers.size())) {
         outputs = {head.Quantized(Inputs(head.base, leaf))};
@@ -273,13 +271,13 @@ struct TransformStudent::Impl {
         outputs = Merged(layers[static_cast<size_t>(i)], leaf);
         targets = Targets(&layers[static_cast<size_t>(i)]);
       }
-      std::vector<Tensor> trained;
+      // The gradient of sum (weight * gradient) is the gradient that came in.
+      Tensor projection = at::zeros({});
       for (size_t m = 0; m < outputs.size(); ++m) {
         if (!outputs[m].requires_grad()) continue;
-        trained.push_back(outputs[m]);
-        gradients.push_back(View(targets[m]->gradient, outputs[m].sizes()));
+        projection = projection + (outputs[m] * View(targets[m]->gradient, outputs[m].sizes())).sum();
       }
-      if (!trained.empty()) torch::autograd::backward(trained, gradients);
+      if (projection.requires_grad()) projection.backward();
     }));
     if (!r.defined()) return {};
     Tensor dr = embedding.t().matmul(View(embedding_target->gradient, {config.vocab, config.hidden}));
