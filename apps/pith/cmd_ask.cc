@@ -29,6 +29,7 @@ std::atomic<bool> interrupted{false};
 
 Status RunAsk(const Cli& cli, const AskOptions& flags) {
   const RunClock clock;
+  PITH_RETURN_IF_ERROR(CheckThreshold(flags.reason));
   std::string text = flags.question;
   if (text.empty() || text == "-") {
     PITH_ASSIGN(text, ReadStdin());
@@ -37,7 +38,7 @@ Status RunAsk(const Cli& cli, const AskOptions& flags) {
   }
   PITH_ASSIGN(const auto model, LoadTextModel(flags.engine));
   PITH_ASSIGN(const auto reasoner, LoadReasonModel(*model, flags.reason.heads));
-  AnswerOptions options = MakeAnswerOptions(flags.reason, reasoner->model());
+  PITH_ASSIGN(AnswerOptions options, MakeAnswerOptions(flags.reason, reasoner->model()));
   options.cancel = &interrupted;
   AnswerPrinter printer(options, cli.json());
   Question question;

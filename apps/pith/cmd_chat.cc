@@ -74,7 +74,7 @@ Status RunChat(const Cli& cli, const ChatOptions& options) {
   PITH_ASSIGN(const auto model, LoadTextModel(options.engine));
   PITH_RETURN_IF_ERROR(model->family());
   PITH_ASSIGN(const auto reasoner, LoadReasonModel(*model, options.reason.heads));
-  AnswerOptions answer = MakeAnswerOptions(options.reason, reasoner->model());
+  PITH_ASSIGN(AnswerOptions answer, MakeAnswerOptions(options.reason, reasoner->model()));
   bool stats = options.stats;
   const double ready = clock.SecondsSinceProgramStart();
   NoteInterrupts(SA_RESTART);

@@ -1,4 +1,5 @@
 // pith eval: accuracy of a model on a set of problems, with budgets, votes and the switcher.
+#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <cstdio>
@@ -6,6 +7,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <set>
 
 #include "base/progress.h"
 #include "command.h"
@@ -41,6 +43,7 @@ struct EvalOptions {
   int64_t max_streams = 32;
   bool cut = false;
   bool list = false;
+  const CLI::App* app = nullptr;
 };
 
 std::atomic<bool> interrupted{false};
@@ -166,9 +169,43 @@ Status Conclude(const Cli& cli, const EvalFolder& folder, const std::vector<doub
 
 void SayWaiting() { std::fprintf(stderr, "eval: waiting for another run in the same folder\n"); }
 
+Error Ignored(const std::string& option, const std::string& why) {
+  return {ErrorCode::kInvalidArgument, option + " would be ignored: " + why};
+}
+
+// An error when something was given beside `mode` that is none of `allowed`.
+Status OnlyWith(const CLI::App& app, const std::string& mode, const std::set<std::string>& allowed) {
+  for (const CLI::Option* option : app.get_options()) {
+    const std::string name = option->get_name();
+    if (option->count() > 0 && name != mode && name != "--json" && !allowed.contains(name)) {
+      return Ignored(name == "suite" ? "the suite" : name, mode + " reads no other options but those of its own");
+    }
+  }
+  return {};
+}
+
+// A threshold is the switcher's: there must be one, and it must be what chooses.
+Status CheckThresholds(const EvalOptions& options, const ReasonModel* model) {
+  if (options.thresholds.empty()) return {};
+  if (options.reason == "on" || options.reason == "off") {
+    return Ignored("--threshold", "with --reason " + options.reason + " the switcher chooses nothing");
+  }
+  if (model != nullptr && !model->switcher) {
+    return Ignored("--threshold", "there is no switcher (--switcher, or an adapter that has one)");
+  }
+  return {};
+}
+
 // The report again, with today's grader.
 Status ReportAgain(const Cli& cli, const EvalOptions& options, const std::vector<double>& thresholds) {
   PITH_ASSIGN(const auto folder, EvalFolder::OpenExisting(options.report, SayWaiting));
+  const bool both_ways =
+      std::any_of(folder->generations().begin(), folder->generations().end(), [](const Generation& generation) {
+        return generation.key.mode == ReasonMode::kOn && generation.switcher_score.has_value();
+      });
+  if (!thresholds.empty() && !both_ways) {
+    return Ignored("--threshold", "'" + options.report + "' is no run of --reason both with a switcher");
+  }
   PITH_ASSIGN(const PromptFormat format, PromptFormatOfSettings(folder->settings_json()));
   std::vector<Generation> generations = folder->generations();
   const int64_t changed = Regrade(format, folder->problems(), generations);
@@ -180,16 +217,24 @@ Status ReportAgain(const Cli& cli, const EvalOptions& options, const std::vector
 }
 
 Status RunEvalCommand(const Cli& cli, const EvalOptions& options) {
-  if (options.list) return ListAll(cli, options);
+  if (options.list) {
+    PITH_RETURN_IF_ERROR(OnlyWith(*options.app, "--list", {"--data"}));
+    return ListAll(cli, options);
+  }
   std::vector<double> thresholds;
   if (!options.thresholds.empty()) {
     PITH_ASSIGN(thresholds, ParseThresholds(options.thresholds));
   }
-  if (!options.report.empty()) return ReportAgain(cli, options, thresholds);
+  if (!options.report.empty()) {
+    PITH_RETURN_IF_ERROR(OnlyWith(*options.app, "--report", {"--threshold"}));
+    return ReportAgain(cli, options, thresholds);
+  }
+  PITH_RETURN_IF_ERROR(CheckThresholds(options, nullptr));
   PITH_ASSIGN(Suite suite, OpenSuite(options));
   PITH_ASSIGN(const auto text_model, LoadTextModel(options.engine));
   PITH_ASSIGN(const auto loaded, LoadReasonModel(*text_model, options.heads));
   const ReasonModel& model = loaded->model();
+  PITH_RETURN_IF_ERROR(CheckThresholds(options, &model));
   PITH_ASSIGN(const EvalSettings settings, SettingsOf(options, suite, *text_model, model, thresholds));
   const std::string out =
       options.out.empty() ? "eval-" + std::filesystem::path(suite.name).filename().string() : options.out;
@@ -215,9 +260,13 @@ Status RunEvalCommand(const Cli& cli, const EvalOptions& options) {
   std::signal(SIGINT, [](int) { interrupted = true; });
   const Status status = RunEval(backend, settings, run, *folder);
   bar.reset();
+  if (!status.ok() && status.error().code != ErrorCode::kCancelled) return status;
   // What is there is worth a report even when the run was interrupted; with --json there is one object, the error.
-  if (!status.ok() && (status.error().code != ErrorCode::kCancelled || cli.json())) return status;
-  PITH_RETURN_IF_ERROR(Conclude(cli, *folder, thresholds));
+  if (status.ok() || !cli.json()) {
+    PITH_RETURN_IF_ERROR(Conclude(cli, *folder, thresholds));
+  } else {
+    PITH_RETURN_IF_ERROR(WriteReport(*folder, thresholds));
+  }
   return status;
 }
 
@@ -227,6 +276,7 @@ void AddEvalCommand(Cli& cli) {
   auto options = std::make_shared<EvalOptions>();
   CLI::App* app = cli.AddCommand("eval", "Measure a model's accuracy on a set of problems.",
                                  "pith eval gsm8k --data DATA --limit 100 --temp 0 --budget 512 --out runs/gsm8k");
+  options->app = app;
   std::vector<std::string> names;
   for (const KnownSuite& suite : KnownSuites()) names.emplace_back(suite.name);
   CLI::Option* suite =

@@ -70,9 +70,30 @@ Result<std::vector<FeatureRow>> ReadRows(const FeaturesOptions& flags, FeatureKi
   return rows;
 }
 
+void SayWhatIsLeftOut(const FeatureReport& report) {
+  if (!report.too_long_questions.empty()) {
+    constexpr size_t kNamed = 5;
+    std::string names;
+    for (size_t i = 0; i < std::min(kNamed, report.too_long_questions.size()); ++i) {
+      names += (i > 0 ? ", '" : "'") + report.too_long_questions[i] + "'";
+    }
+    if (report.too_long_questions.size() > kNamed) names += ", ...";
+    std::fprintf(stderr, "features: left out, longer than the context: %zu questions (%s)\n",
+                 report.too_long_questions.size(), names.c_str());
+  }
+  if (report.too_long_responses > 0) {
+    std::fprintf(stderr, "features: left out, no room for them in the context: %lld responses of other questions\n",
+                 static_cast<long long>(report.too_long_responses));
+  }
+}
+
 Status RunFeatures(const Cli& cli, const FeaturesOptions& flags) {
   FeatureOptions options;
   options.kind = flags.kind == "switcher" ? FeatureKind::kSwitcher : FeatureKind::kVerifier;
+  for (const char* name : {"--threshold", "--verify", "--early-stop"}) {
+    if (!flags.reason.Given(name)) continue;
+    return Error{ErrorCode::kInvalidArgument, std::string(name) + " would be ignored: no head chooses or votes here"};
+  }
   PITH_ASSIGN(const auto rows, ReadRows(flags, options.kind));
   PITH_ASSIGN(PromptFormat format, LoadPromptFormat(flags.prompt));
   if (!flags.system.empty()) format.system = flags.system;
@@ -89,7 +110,7 @@ Status RunFeatures(const Cli& cli, const FeaturesOptions& flags) {
     }
     options.verification_prompt = prompt;
   }
-  options.answer = MakeAnswerOptions(flags.reason, model);
+  PITH_ASSIGN(options.answer, MakeAnswerOptions(flags.reason, model));
   // The switcher's choice has no place here: responses are of one mode.
   if (options.answer.mode == ReasonMode::kAuto) {
     options.answer.mode = model.adapter != nullptr ? ReasonMode::kOn : ReasonMode::kOff;
@@ -114,6 +135,7 @@ Status RunFeatures(const Cli& cli, const FeaturesOptions& flags) {
   std::signal(SIGINT, [](int) { interrupted = true; });
   PITH_ASSIGN(const FeatureReport report, WriteFeatures(model, rows, options, flags.out));
   bar.Clear();
+  SayWhatIsLeftOut(report);
   if (cli.json()) {
     OrderedJson json{{"kind", flags.kind},
                      {"questions", report.questions},
@@ -122,6 +144,8 @@ Status RunFeatures(const Cli& cli, const FeaturesOptions& flags) {
                      {"hidden_size", model.engine->hidden()},
                      {"shards", report.shards},
                      {"shards_found", report.shards_found},
+                     {"too_long_questions", report.too_long_questions},
+                     {"too_long_responses", report.too_long_responses},
                      {"out", flags.out}};
     if (options.kind == FeatureKind::kVerifier) json["verification_prompt"] = prompt;
     PrintJson(json);

@@ -63,7 +63,21 @@ Result<std::unique_ptr<LoadedReasonModel>> LoadReasonModel(TextModel& text_model
   return loaded;
 }
 
-AnswerOptions MakeAnswerOptions(const ReasonFlags& flags, const ReasonModel& model) {
+Status CheckThreshold(const ReasonFlags& flags) {
+  if (!flags.Given("--threshold") || !flags.Given("--reason") || flags.reason == "auto") return {};
+  return Error{ErrorCode::kInvalidArgument,
+               "--threshold would be ignored: with --reason " + flags.reason + " the switcher chooses nothing"};
+}
+
+Result<AnswerOptions> MakeAnswerOptions(const ReasonFlags& flags, const ReasonModel& model) {
+  if (flags.Given("--threshold") && !model.switcher) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "--threshold would be ignored: there is no switcher (--switcher, or an adapter that has one)"};
+  }
+  if (flags.verify == "always" && !model.verifier) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "--verify always needs a verifier: --verifier, or an adapter that has one"};
+  }
   AnswerOptions options = flags.answer;
   // An adapter is there to be used: with one, reasoning is on unless it is switched off.
   options.mode = model.adapter != nullptr && !model.switcher ? ReasonMode::kOn : DefaultMode(model);

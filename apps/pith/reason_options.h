@@ -32,12 +32,17 @@ void AddHeadOptions(CLI::App* app, ReasonModelOptions& heads);
 // options of AddSamplingOptions.
 void AddReasonOptions(CLI::App* app, ReasonFlags& flags);
 
+// For a single question, whose mode does not change: kInvalidArgument for --threshold with --reason on or off.
+Status CheckThreshold(const ReasonFlags& flags);
+
 // Adapter and heads; what they warn about goes to standard error.
 Result<std::unique_ptr<LoadedReasonModel>> LoadReasonModel(TextModel& text_model, const ReasonModelOptions& heads);
 
 // The options of a question by the rules of docs/cli.md: which mode is the default, what -n and --budget mean together,
-// and the temperature of several streams.
-AnswerOptions MakeAnswerOptions(const ReasonFlags& flags, const ReasonModel& model);
+// and the temperature of several streams. kInvalidArgument for what would have no effect: --threshold without a
+// switcher,
+// --verify always without a verifier.
+Result<AnswerOptions> MakeAnswerOptions(const ReasonFlags& flags, const ReasonModel& model);
 
 // A question from messages: both prompts.
 Result<Question> MakeQuestion(const TextModel& text_model, const ReasonModel& model,

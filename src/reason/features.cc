@@ -126,6 +126,9 @@ struct Features {
   std::vector<float> labels;
   std::vector<int32_t> questions;  // index of the row
   std::vector<int32_t> streams;    // index of the response
+  // What does not fit the context.
+  std::vector<std::string> too_long_questions;
+  int64_t too_long_responses = 0;
 
   void Add(std::span<const float> state, bool label, size_t question, size_t stream) {
     states.insert(states.end(), state.begin(), state.end());
@@ -159,6 +162,7 @@ class FeatureWriter {
         Features features;
         PITH_RETURN_IF_ERROR(Compute(begin, end, &features));
         PITH_RETURN_IF_ERROR(Write(path, metadata, features));
+        NoteLeftOut(features.too_long_questions, features.too_long_responses, &report);
         report.states += static_cast<int64_t>(features.labels.size());
         report.positives += std::count(features.labels.begin(), features.labels.end(), 1.0F);
       }
@@ -220,6 +224,11 @@ class FeatureWriter {
     return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
   }
 
+  static void NoteLeftOut(const std::vector<std::string>& questions, int64_t responses, FeatureReport* report) {
+    report->too_long_questions.insert(report->too_long_questions.end(), questions.begin(), questions.end());
+    report->too_long_responses += responses;
+  }
+
   // A shard of an earlier run.
   static Status Count(const std::string& path, const std::string& metadata, FeatureReport* report) {
     PITH_ASSIGN(const auto file, SafetensorsFile::Open(path));
@@ -233,17 +242,32 @@ class FeatureWriter {
     PITH_ASSIGN(const auto values, ToFloats(*labels));
     report->states += static_cast<int64_t>(values.size());
     report->positives += std::count(values.begin(), values.end(), 1.0F);
+    const auto left_out = file->metadata().find(kFeaturesLeftOut);
+    if (left_out == file->metadata().end()) return {};
+    PITH_ASSIGN(const Json json, ParseJson(left_out->second, path));
+    const bool valid =
+        json.is_object() && json.contains("questions") && json["questions"].is_array() && json.contains("responses") &&
+        json["responses"].is_number_unsigned() &&
+        std::all_of(json["questions"].begin(), json["questions"].end(), [](const Json& id) { return id.is_string(); });
+    if (!valid) return Error{ErrorCode::kMalformed, path + ": the entry '" + kFeaturesLeftOut + "' is wrong"};
+    NoteLeftOut(json["questions"].get<std::vector<std::string>>(), json["responses"].get<int64_t>(), report);
     return {};
   }
 
   Status Write(const std::string& path, const std::string& metadata, const Features& features) const {
     const auto n = static_cast<int64_t>(features.labels.size());
+    std::map<std::string, std::string> entries{{kFeaturesMetadata, metadata}};
+    if (!features.too_long_questions.empty() || features.too_long_responses > 0) {
+      const OrderedJson left_out{{"questions", features.too_long_questions},
+                                 {"responses", features.too_long_responses}};
+      entries[kFeaturesLeftOut] = left_out.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+    }
     PITH_ASSIGN(const auto writer, SafetensorsWriter::Create(path,
                                                              {{"states", DType::kF32, {n, model_.engine->hidden()}},
                                                               {"labels", DType::kF32, {n}},
                                                               {"questions", DType::kI32, {n}},
                                                               {"streams", DType::kI32, {n}}},
-                                                             {{kFeaturesMetadata, metadata}}));
+                                                             entries));
     PITH_RETURN_IF_ERROR(writer->Write("states", std::as_bytes(std::span(features.states))));
     PITH_RETURN_IF_ERROR(writer->Write("labels", std::as_bytes(std::span(features.labels))));
     PITH_RETURN_IF_ERROR(writer->Write("questions", std::as_bytes(std::span(features.questions))));
@@ -257,16 +281,15 @@ class FeatureWriter {
     BatchRunner runner(model_, {.max_streams = options_.max_streams});
     size_t next = begin;
     while (true) {
-      if (options_.cancel != nullptr && options_.cancel->load(std::memory_order_relaxed)) {
-        return Error{ErrorCode::kCancelled, "interrupted; the finished shards are kept"};
-      }
+      PITH_RETURN_IF_ERROR(GoesOn());
       while (next < end && runner.HasRoom(options_.answer.parallel)) {
         const size_t i = next++;
         PITH_ASSIGN(auto prompt, Rendered(i));
-        if (!rows_[i].responses.empty()) {
-          PITH_RETURN_IF_ERROR(ReadResponses(i, prompt, &parts[i]));
+        Features& part = parts[i];
+        if (ReadsResponses(i)) {
+          PITH_RETURN_IF_ERROR(ReadResponses(i, prompt, &part));
         } else {
-          PITH_RETURN_IF_ERROR(runner.Add(i, MakeQuestion(i, std::move(prompt))));
+          PITH_RETURN_IF_ERROR(Fits(runner.Add(i, MakeQuestion(i, std::move(prompt))), i, &part));
         }
       }
       if (runner.idle()) {
@@ -274,11 +297,17 @@ class FeatureWriter {
         continue;
       }
       for (auto& finished : runner.Step()) {
-        if (!finished.answer.ok()) return Named(finished.id, finished.answer.error());
-        Collect(finished.id, *finished.answer, &parts[finished.id]);
+        if (finished.answer.ok()) {
+          Collect(finished.id, *finished.answer, &parts[finished.id]);
+        } else {
+          PITH_RETURN_IF_ERROR(Fits(finished.answer.error(), finished.id, &parts[finished.id]));
+        }
       }
     }
     for (const auto& [question, part] : parts) {
+      features->too_long_questions.insert(features->too_long_questions.end(), part.too_long_questions.begin(),
+                                          part.too_long_questions.end());
+      features->too_long_responses += part.too_long_responses;
       features->states.insert(features->states.end(), part.states.begin(), part.states.end());
       features->labels.insert(features->labels.end(), part.labels.begin(), part.labels.end());
       features->questions.insert(features->questions.end(), part.questions.begin(), part.questions.end());
@@ -287,7 +316,23 @@ class FeatureWriter {
     return {};
   }
 
+  Status GoesOn() const {
+    if (options_.cancel == nullptr || !options_.cancel->load(std::memory_order_relaxed)) return {};
+    return Error{ErrorCode::kCancelled, "interrupted; the finished shards are kept"};
+  }
+
+  // A question that does not fit the context is left out; any other error is the run's.
+  Status Fits(const Status& status, size_t i, Features* part) const {
+    if (status.ok()) return {};
+    if (status.error().code == ErrorCode::kCancelled) return status;
+    if (status.error().code != ErrorCode::kContextOverflow) return Named(i, status.error());
+    part->too_long_questions.push_back(rows_[i].id);
+    return {};
+  }
+
   Error Named(size_t i, const Error& error) const { return error.Wrap("question '" + rows_[i].id + "'"); }
+
+  bool ReadsResponses(size_t i) const { return options_.kind == FeatureKind::kVerifier && !rows_[i].responses.empty(); }
 
   Result<std::vector<int32_t>> Rendered(size_t i) const {
     auto prompt = options_.render(rows_[i].problem);
@@ -329,10 +374,13 @@ class FeatureWriter {
     const Answer gold = Gold(i);
     for (size_t s = 0; s < answer.streams.size(); ++s) {
       const StreamResult& stream = answer.streams[s];
-      // No state: it was cancelled.
-      if (stream.verification_state.empty()) continue;
+      if (stream.verification_state.empty()) {
+        if (stream.finish != FinishReason::kCancelled) ++part->too_long_responses;
+        continue;
+      }
       part->Add(stream.verification_state, stream.answer && Right(gold, stream.answer->text), i, s);
     }
+    NothingFits(i, part);
   }
 
   // Less than half of the direct responses are right.
@@ -356,17 +404,23 @@ class FeatureWriter {
     const bool reason = options_.answer.mode == ReasonMode::kOn;
     const Adapter* adapter = reason ? model_.adapter.get() : nullptr;
     Sequence base = model_.engine->NewSequence();
-    PITH_RETURN_IF_ERROR(Feed(base, prompt, nullptr, i));
+    if (const Status fed = Feed(base, prompt, nullptr); !fed.ok()) return Fits(fed, i, part);
     const Answer gold = Gold(i);
     for (size_t s = 0; s < rows_[i].responses.size(); ++s) {
       const GivenResponse& response = rows_[i].responses[s];
       PITH_ASSIGN(const auto tokens, model_.tokenizer->Encode(response.text, {}));
       Sequence sequence = base;
-      if (!tokens.empty()) PITH_RETURN_IF_ERROR(Feed(sequence, tokens, adapter, i));
+      const Status fed = Feed(sequence, tokens, adapter);
+      if (!fed.ok() && fed.error().code == ErrorCode::kCancelled) return fed;
+      if (!fed.ok() && fed.error().code != ErrorCode::kContextOverflow) return Named(i, fed.error());
       const StepItem item{&sequence, model_.verification, model_.verification_adapter ? model_.adapter.get() : nullptr,
                           Rows::kNone, Rows::kLast};
-      const auto output = model_.engine->Step({&item, 1});
-      if (!output.ok()) return Named(i, output.error());
+      const auto output = fed.ok() ? model_.engine->Step({&item, 1}) : Result<StepOutput>(fed.error());
+      if (!output.ok()) {
+        if (output.error().code != ErrorCode::kContextOverflow) return Named(i, output.error());
+        ++part->too_long_responses;
+        continue;
+      }
       bool label = response.label.value_or(false);
       if (!response.label) {
         const ParsedResponse parsed = ParseResponse(model_.tokenizer, tokens);
@@ -375,16 +429,26 @@ class FeatureWriter {
       }
       part->Add(output->StatesRow(0), label, i, s);
     }
+    NothingFits(i, part);
     return {};
   }
 
-  Status Feed(Sequence& sequence, std::span<const int32_t> tokens, const Adapter* adapter, size_t i) const {
+  // A question of which nothing is left is left out itself.
+  void NothingFits(size_t i, Features* part) const {
+    if (part->too_long_responses == 0 || !part->labels.empty()) return;
+    part->too_long_responses = 0;
+    part->too_long_questions.push_back(rows_[i].id);
+  }
+
+  // kCancelled between two chunks.
+  Status Feed(Sequence& sequence, std::span<const int32_t> tokens, const Adapter* adapter) const {
     constexpr size_t kChunk = 128;
     for (size_t at = 0; at < tokens.size(); at += kChunk) {
+      PITH_RETURN_IF_ERROR(GoesOn());
       const StepItem item{&sequence, tokens.subspan(at, std::min(kChunk, tokens.size() - at)), adapter, Rows::kNone,
                           Rows::kNone};
       const auto output = model_.engine->Step({&item, 1});
-      if (!output.ok()) return Named(i, output.error());
+      if (!output.ok()) return output.error();
     }
     return {};
   }

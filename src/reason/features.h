@@ -19,6 +19,8 @@ const char* FeatureKindName(FeatureKind kind);  // "switcher", "verifier"
 
 // The metadata entry of a shard.
 inline constexpr const char* kFeaturesMetadata = "pith_features";
+// The one that says what of its questions was left out: {"questions":[ids],"responses":N}; absent when nothing was.
+inline constexpr const char* kFeaturesLeftOut = "pith_features_left_out";
 
 struct GivenResponse {
   std::string text;           // the whole response, think tags too
@@ -73,11 +75,16 @@ struct FeatureReport {
   int64_t positives = 0;  // with label 1
   int64_t shards = 0;
   int64_t shards_found = 0;  // that an earlier run had written
+  // Left out because they do not fit the context: ids of questions with nothing that fits, and how many given or
+  // generated responses of the others have no room for the verification. Those of shards found count too.
+  std::vector<std::string> too_long_questions;
+  int64_t too_long_responses = 0;
 };
 
 // Writes DIR/features-NNNNN.safetensors, one shard of questions after the other; each appears complete or not at all,
 // and one that is there is not computed again. kMismatch when it is of other rows or another provenance. For the
-// verifier the model's verification tokens must be set. kCancelled leaves the finished shards.
+// verifier the model's verification tokens must be set. What does not fit the context is left out and reported; any
+// other error ends the run and names the question. kCancelled leaves the finished shards.
 Result<FeatureReport> WriteFeatures(const ReasonModel& model, const std::vector<FeatureRow>& rows,
                                     const FeatureOptions& options, const std::string& dir);
 

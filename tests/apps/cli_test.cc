@@ -266,9 +266,15 @@ TEST_F(CliModelTest, AskVotesWithinABudget) {
   ExpectJsonError(ask + "--reason auto Hello", ErrorCode::kInvalidArgument);
   ExpectJsonError(ask + "--parallel 2 --temp 0 Hello", ErrorCode::kInvalidArgument);
   ExpectJsonError(ask + "--verifier /no/such/file Hello", ErrorCode::kNotFound);
+  // An option that could have no effect is an error too.
   for (const char* bad : {"--budget 0", "--budget -1", "--parallel 0", "--parallel 257", "--threshold 1.5",
-                          "--threshold nan", "--reason maybe", "--verify sometimes"}) {
+                          "--threshold nan", "--reason maybe", "--verify sometimes", "--threshold 0.5",
+                          "--threshold 0.5 --reason on", "--threshold 0.5 --reason off", "--verify always"}) {
     ExpectJsonError(ask + "Hello " + bad, ErrorCode::kInvalidArgument);
+  }
+  for (const char* bad : {"--threshold 0.5", "--verify always"}) {
+    ExpectJsonError("printf '/exit\\n' | $PITH chat -w stored --json -m " + model + " " + bad,
+                    ErrorCode::kInvalidArgument);
   }
 }
 
@@ -285,6 +291,28 @@ TEST_F(CliModelTest, FeaturesGoOnWhereTheyWere) {
   EXPECT_EQ(first["shards_found"], 0);
   EXPECT_EQ(OneLineOfJson(Shell(run))["shards_found"], 2);
   ExpectJsonError(run + " --system other", ErrorCode::kMismatch);
+  for (const char* bad : {"--threshold 0.5", "--verify always", "--verify never", "--early-stop"}) {
+    ExpectJsonError(run + " " + bad, ErrorCode::kInvalidArgument);
+  }
+}
+
+TEST_F(CliModelTest, FeaturesLeaveOutWhatDoesNotFit) {
+  PITH_REQUIRE_MODEL(model, "smollm2-135m");
+  const std::string folder = TempDir();
+  std::ofstream(folder + "/rows.jsonl") << "{\"id\":\"a\",\"problem\":\"1+1?\",\"label\":0}\n"
+                                        << "{\"id\":\"b\",\"problem\":\"" << std::string(2000, 'x')
+                                        << "\",\"label\":1}\n";
+  const std::string run = "$PITH features -w stored --ctx 100 --kind switcher --json -m " + model + " --input " +
+                          folder + "/rows.jsonl --out " + folder + "/out";
+  for (const int found : {0, 1}) {
+    const Outcome outcome = Shell(run);
+    const Json json = OneLineOfJson(outcome);
+    EXPECT_EQ(json["states"], 1) << outcome.out;
+    EXPECT_EQ(json["shards_found"], found);
+    EXPECT_EQ(json["too_long_questions"], Json::parse(R"(["b"])"));
+    EXPECT_EQ(json["too_long_responses"], 0);
+    EXPECT_NE(outcome.error.find("1 questions ('b')"), std::string::npos) << outcome.error;
+  }
 }
 
 TEST_F(CliModelTest, ChatAnswersEachLine) {

@@ -52,6 +52,20 @@ TEST_F(EvalCliTest, Errors) {
   ExpectError("$PITH eval --report " + folder_, ErrorCode::kNotFound, "run.json");
 }
 
+// An option that would have no effect is an error.
+TEST_F(EvalCliTest, NothingIsIgnored) {
+  for (const char* mode : {"on", "off"}) {
+    ExpectError("$PITH eval " + suite_ + " --threshold 0.5 --reason " + mode, ErrorCode::kInvalidArgument,
+                "--threshold would be ignored");
+  }
+  for (const char* more : {"--limit 3", "--parallel 2", "--seed 1", "--temp 0", "--prompt plain", "--reason both",
+                           "--budget 8", "-m x", "--out y", "--list"}) {
+    ExpectError("$PITH eval --report " + folder_ + " " + more, ErrorCode::kInvalidArgument, "would be ignored");
+  }
+  ExpectError("$PITH eval " + suite_ + " --report " + folder_, ErrorCode::kInvalidArgument, "the suite would be");
+  ExpectError("$PITH eval " + suite_ + " --list", ErrorCode::kInvalidArgument, "the suite would be");
+}
+
 TEST_F(EvalCliTest, List) {
   const Outcome outcome = Shell("$PITH eval --list --json --data " + folder_);
   EXPECT_EQ(outcome.status, 0);
@@ -64,12 +78,11 @@ TEST_F(EvalCliTest, List) {
   EXPECT_TRUE(sums && math) << outcome.out;
 }
 
-// The summary of a folder, without what depends on time and on whether a kill came between the budgets of a question.
+// The summary of a folder, without what depends on time and on where it was interrupted.
 std::string Timeless(const std::string& folder) {
   auto json = ParseJson(ReadFile(folder + "/summary.json"), "summary");
   EXPECT_TRUE(json.ok());
   json->erase("timing");
-  for (Json& result : (*json)["results"]) result.erase("reused_streams");
   return json->dump(1);
 }
 
@@ -104,7 +117,24 @@ TEST_F(EvalCliTest, RunsKillsGoesOn) {
   ASSERT_EQ(again.status, 0) << again.out;
   EXPECT_EQ(Timeless(killed), expected);
 
+  ExpectError("$PITH eval --threshold 0.5 --report " + killed, ErrorCode::kInvalidArgument, "--reason both");
+
+  // Interrupted, with --json: one object, the error; summary and report are there all the same.
+  const std::string stopped = folder_ + "/stopped";
+  const Outcome interrupted =
+      Shell(command + " --json -o " + stopped + " & pid=$!; while ! [ -s " + stopped +
+            "/generations.jsonl ]; do sleep 0.01; kill -0 $pid || break; done; kill -INT $pid; wait $pid");
+  ExpectError(interrupted, ErrorCode::kCancelled, "interrupted");
+  ASSERT_TRUE(fs::exists(stopped + "/summary.json"));
+  EXPECT_GT(fs::file_size(stopped + "/report.html"), 100000U);
+  EXPECT_FALSE((*ParseJson(ReadFile(stopped + "/summary.json"), "summary"))["complete"].get<bool>());
+  ASSERT_EQ(Shell(command + " -o " + stopped + " > /dev/null").status, 0);
+  EXPECT_EQ(Timeless(stopped), expected);
+
   ExpectError(command + " --reason auto -o " + folder_ + "/auto", ErrorCode::kInvalidArgument, "switcher");
+  ExpectError(command + " --threshold 0.5 -o " + folder_ + "/plain", ErrorCode::kInvalidArgument, "no switcher");
+  ExpectError(command + " --threshold 0.5 --reason both -o " + folder_ + "/plain", ErrorCode::kInvalidArgument,
+              "no switcher");
   ExpectError(common + " --temp 0 -o " + folder_ + "/greedy", ErrorCode::kInvalidArgument, "temperature 0");
 }
 

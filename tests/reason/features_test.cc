@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 
@@ -233,12 +234,126 @@ TEST(FeaturesTest, AnotherRunsShardsAreRefused) {
 }
 
 TEST(FeaturesTest, AFaultNamesTheQuestion) {
+  for (const bool given : {false, true}) {
+    Scripted scripted;
+    scripted.options.kind = FeatureKind::kVerifier;
+    auto rows = Rows(6);
+    if (given) rows[4].responses = {{"\\boxed{4}", std::nullopt}};
+    // The prompt of question 4 has 8 + 4 + 1 tokens.
+    scripted.engine.fails = [](const StepItem& item) { return item.tokens.size() == 13; };
+    scripted.options.max_streams = 4;
+    rows.erase(rows.begin() + 1, rows.begin() + 4);
+    const auto report = scripted.Write(rows, TempDir());
+    ASSERT_FALSE(report.ok());
+    EXPECT_EQ(report.error().code, ErrorCode::kNumeric);
+    EXPECT_NE(report.error().message.find("question 'q4'"), std::string::npos) << report.error().message;
+  }
+}
+
+// Prompts of 9 to 14 tokens in a context of 12: the last two are left out, said so, and not tried again.
+TEST(FeaturesTest, AQuestionThatDoesNotFitIsLeftOut) {
+  for (const bool found : {false, true}) {
+    Scripted scripted;
+    scripted.options.kind = FeatureKind::kSwitcher;
+    scripted.engine.context_limit = 12;
+    const std::string dir = TempDir();
+    auto report = scripted.Write(Rows(6), dir);
+    ASSERT_TRUE(report.ok()) << report.error().message;
+    scripted.states_read = 0;
+    if (found) report = scripted.Write(Rows(6), dir);
+    ASSERT_TRUE(report.ok()) << report.error().message;
+    EXPECT_EQ(report->shards_found, found ? 2 : 0);
+    EXPECT_EQ(report->questions, 6);
+    EXPECT_EQ(report->states, 4);
+    EXPECT_EQ(report->too_long_questions, (std::vector<std::string>{"q4", "q5"}));
+    EXPECT_EQ(report->too_long_responses, 0);
+    EXPECT_EQ(Floats(*OpenShard(dir, 1), "labels"), (std::vector<float>{1}));
+    if (found) {
+      EXPECT_EQ(scripted.states_read, 0);
+    }
+  }
+  // Shards in which all fits are as they were before anything could be left out.
   Scripted scripted;
   scripted.options.kind = FeatureKind::kSwitcher;
-  scripted.engine.context_limit = 12;
-  const auto report = scripted.Write(Rows(6), TempDir());
+  const std::string dir = TempDir();
+  ASSERT_TRUE(scripted.Write(Rows(3), dir).ok());
+  EXPECT_EQ(OpenShard(dir, 0)->metadata().count(kFeaturesLeftOut), 0U);
+}
+
+TEST(FeaturesTest, AShardOfWhichNothingFits) {
+  Scripted scripted;
+  scripted.options.kind = FeatureKind::kSwitcher;
+  scripted.engine.context_limit = 11;
+  const std::string dir = TempDir();
+  for (const int64_t found : {0, 2}) {
+    const auto report = scripted.Write(Rows(6), dir);
+    ASSERT_TRUE(report.ok()) << report.error().message;
+    EXPECT_EQ(report->shards_found, found);
+    EXPECT_EQ(report->states, 3);
+    EXPECT_EQ(report->too_long_questions.size(), 3U);
+  }
+  EXPECT_EQ(OpenShard(dir, 1)->Find("states")->shape, (std::vector<int64_t>{0, 4}));
+}
+
+// Of given responses only those that do not fit, with the verification, are left out.
+TEST(FeaturesTest, AGivenResponseThatDoesNotFitIsLeftOut) {
+  Scripted scripted;
+  scripted.options.kind = FeatureKind::kVerifier;
+  scripted.engine.context_limit = 40;
+  auto rows = Rows(4);
+  const std::string some(15, 'x');
+  const std::string many(100, 'x');
+  rows[0].responses = {{some, true}, {many, true}, {some, false}};
+  rows[1].responses = {{many, true}, {many, false}};
+  rows[2].problem = many;
+  rows[2].responses = {{some, true}};
+  rows[3].responses = {{some, true}};
+  const std::string dir = TempDir();
+  for (const int64_t found : {0, 2}) {
+    const auto report = scripted.Write(rows, dir);
+    ASSERT_TRUE(report.ok()) << report.error().message;
+    EXPECT_EQ(report->shards_found, found);
+    EXPECT_EQ(report->states, 3);
+    EXPECT_EQ(report->too_long_questions, (std::vector<std::string>{"q1", "q2"}));
+    EXPECT_EQ(report->too_long_responses, 1);
+  }
+  EXPECT_EQ(Floats(*OpenShard(dir, 0), "labels"), (std::vector<float>{1, 0}));
+}
+
+// Where the verification does not fit behind a prompt, no response of it has a state.
+TEST(FeaturesTest, GeneratedResponsesWithoutRoomForTheVerification) {
+  Scripted scripted;
+  scripted.options.kind = FeatureKind::kVerifier;
+  const auto verification = static_cast<int64_t>(scripted.model.verification.size());
+  scripted.engine.context_limit = 60;
+  auto rows = Rows(3);
+  rows[1].problem = std::string(static_cast<size_t>(60 - verification), 'x');
+  const auto report = scripted.Write(rows, TempDir());
+  ASSERT_TRUE(report.ok()) << report.error().message;
+  EXPECT_EQ(report->states, 8);
+  EXPECT_EQ(report->too_long_questions, (std::vector<std::string>{"q1"}));
+  EXPECT_EQ(report->too_long_responses, 0);
+}
+
+TEST(FeaturesTest, GivenResponsesStopWhenCancelled) {
+  Scripted scripted;
+  scripted.options.kind = FeatureKind::kVerifier;
+  auto rows = Rows(3);
+  for (auto& row : rows) row.responses.assign(50, {"\\boxed{4}", std::nullopt});
+  std::atomic<bool> cancel{false};
+  scripted.options.cancel = &cancel;
+  const auto state = scripted.engine.state;
+  scripted.engine.state = [&](std::span<const KvOrigin> so_far) {
+    cancel = scripted.states_read >= 10;
+    return state(so_far);
+  };
+  const std::string dir = TempDir();
+  const auto report = scripted.Write(rows, dir);
   ASSERT_FALSE(report.ok());
-  EXPECT_EQ(report.error().code, ErrorCode::kContextOverflow);
+  EXPECT_EQ(report.error().code, ErrorCode::kCancelled);
+  EXPECT_EQ(report.error().message.find("question"), std::string::npos) << report.error().message;
+  EXPECT_LE(scripted.states_read, 12);
+  EXPECT_FALSE(fs::exists(dir + "/features-00000.safetensors"));
 }
 
 TEST(FeatureRowsTest, Fields) {
