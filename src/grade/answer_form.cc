@@ -1,6 +1,8 @@
 #include "grade/answer_form.h"
 
 #include <algorithm>
+#include <iterator>
+#include <utility>
 
 #include "grade/answer_parser.h"
 #include "grade/latex_lexer.h"
@@ -57,19 +59,86 @@ std::string KeyOf(std::string_view text) {
   return key;
 }
 
-AnswerReading Read(const std::string& text, bool decimal_comma, bool* too_hard, grade::LexResult* lexed) {
-  grade::LexOptions options;
-  options.decimal_comma = decimal_comma;
-  *lexed = grade::Lex(text, options);
-  grade::LexResult tokens = *lexed;
+AnswerReading Read(const std::string& text, bool decimal_comma, bool letter_units, bool* too_hard,
+                   grade::LexResult* lexed) {
+  grade::LexOptions lex_options;
+  lex_options.decimal_comma = decimal_comma;
+  *lexed = grade::Lex(text, lex_options);
   AnswerReading reading;
-  const grade::ParseOutcome parsed = grade::ParseAnswer(std::move(tokens));
+  const auto parse = [&](std::vector<std::string> factors) {
+    grade::ParseOptions options;
+    options.factors = std::move(factors);
+    options.letter_units = letter_units;
+    grade::LexResult tokens = *lexed;
+    return grade::ParseAnswer(std::move(tokens), std::move(options));
+  };
+  const auto normalized = [&](const grade::ExprPtr& tree) {
+    grade::WorkBudget budget(kParseUnits);
+    return grade::NormalizeTree(tree, &budget, &reading.too_large);
+  };
+  grade::ParseOutcome parsed = parse({});
+  if (parsed.tree != nullptr && !parsed.heads.empty()) {
+    const std::vector<std::string> all = parsed.heads;
+    // A name that also stands alone is no function: x in x(x + 1).
+    std::vector<std::string> alone;
+    const std::vector<std::string> names = grade::FreeSymbols(*parsed.tree);
+    std::copy_if(all.begin(), all.end(), std::back_inserter(alone),
+                 [&](const std::string& head) { return std::binary_search(names.begin(), names.end(), head); });
+    if (!alone.empty()) parsed = parse(alone);
+    if (parsed.tree != nullptr && !parsed.heads.empty()) {
+      if (const auto products = parse(all); products.tree != nullptr) reading.products = normalized(products.tree);
+    }
+  }
+  reading.letter_unit = parsed.letter_unit;
   if (parsed.too_hard) *too_hard = true;
   if (parsed.tree == nullptr) return reading;
-  grade::WorkBudget budget(kParseUnits);
-  reading.tree = grade::NormalizeTree(parsed.tree, &budget, &reading.too_large);
+  reading.tree = normalized(parsed.tree);
   if (reading.tree == nullptr) *too_hard = true;
+  if (reading.products != nullptr) {
+    reading.heads = std::move(parsed.heads);
+    reading.doubtful = parsed.doubtful;
+  }
   return reading;
+}
+
+// Letters, integers and the marks of a sentence: nothing that is lost when only the words are compared.
+bool IsProse(const std::vector<grade::Token>& tokens) {
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const grade::Token& token = tokens[i];
+    const auto letters = [&](size_t at) {
+      const grade::TokenKind kind = tokens[at].kind;
+      return kind == grade::TokenKind::kWord || kind == grade::TokenKind::kName;
+    };
+    switch (token.kind) {
+      case grade::TokenKind::kWord:
+      case grade::TokenKind::kText:
+      case grade::TokenKind::kConnective:
+      case grade::TokenKind::kEnd: break;
+      case grade::TokenKind::kName:
+        if (token.text[0] == '\\') return false;
+        break;
+      case grade::TokenKind::kNumber:
+        if (token.text.find_first_not_of("0123456789") != std::string::npos) return false;
+        break;
+      case grade::TokenKind::kSign:
+        // The hyphen of a word.
+        if (token.text == "-" && i > 0 && letters(i - 1) && letters(i + 1) && !token.space_before &&
+            !tokens[i + 1].space_before) {
+          break;
+        }
+        if (token.text.size() != 1 || std::string_view(",.;:'!?()").find(token.text[0]) == std::string_view::npos)
+          return false;
+        break;
+      default: return false;
+    }
+  }
+  return true;
+}
+
+std::string JoinTokens(const std::vector<grade::Token>& tokens, char separator) {
+  std::string joined;
+  for (const grade::Token& token : tokens) joined += token.text + separator;
+  return joined;
 }
 
 // Words of someone speaking, as they seldom stand in an answer.
@@ -189,25 +258,34 @@ std::shared_ptr<const AnswerForm> MakeAnswerForm(std::string_view text, bool wit
   const std::string signs = grade::NormalizeSigns(trimmed);
   const std::string plain(TrimAnswer(signs));
   form->key = KeyOf(plain);
-  form->words = grade::WordsKey(plain);
   if (with_choice) {
     std::string_view body;
     form->choice = TakeChoice(plain, &body);
     if (form->choice != '\0' && !body.empty()) form->choice_body = MakeAnswerForm(body, false);
   }
   grade::LexResult lexed;
-  form->reading = Read(plain, false, &form->too_hard, &lexed);
+  form->reading = Read(plain, false, false, &form->too_hard, &lexed);
   if (lexed.ambiguous_comma) {
     bool too_hard = false;
     grade::LexResult again;
-    AnswerReading decimal = Read(plain, true, &too_hard, &again);
+    AnswerReading decimal = Read(plain, true, false, &too_hard, &again);
     if (decimal.tree != nullptr) {
       form->list_first = !lexed.decimal_comma_likely;
       form->other = std::move(decimal);
       if (!form->list_first) std::swap(form->reading, *form->other);
     }
   }
+  if (form->reading.letter_unit > 0) {
+    bool too_hard = false;
+    grade::LexResult again;
+    AnswerReading quantity = Read(plain, false, true, &too_hard, &again);
+    if (quantity.tree != nullptr) form->quantity = std::move(quantity);
+  }
   form->is_words = form->reading.tree == nullptr && !form->too_hard;
+  if (form->is_words) {
+    form->is_prose = IsProse(lexed.tokens);
+    form->words = form->is_prose ? grade::WordsKey(JoinTokens(lexed.tokens, ' ')) : JoinTokens(lexed.tokens, '\x1f');
+  }
   return form;
 }
 

@@ -67,11 +67,15 @@ void Parser::FlattenAligned() {
 }
 
 ParseOutcome Parser::Run() {
-  if (too_hard_) return {nullptr, true};
+  if (too_hard_) return {nullptr, true, {}, false, 0};
+  int letter_unit = 0;
+  for (size_t at = 1; at < tokens_.size(); ++at) {
+    if (IsLetterUnit(at)) letter_unit = std::max(letter_unit, tokens_[at].in_text ? 2 : 1);
+  }
   ExprPtr tree = ParseList(Close::kEnd);
   if (tree != nullptr && Peek().kind != TokenKind::kEnd) tree = nullptr;
-  if (too_hard_) return {nullptr, true};
-  return {tree, false};
+  if (too_hard_) return {nullptr, true, {}, false, 0};
+  return {tree, false, std::move(heads_), doubtful_, letter_unit};
 }
 
 bool Parser::TakeSign(std::string_view sign) {
@@ -97,7 +101,7 @@ ExprPtr Parser::Checked(ExprPtr node) {
 bool Parser::AtClose(Close close) const {
   switch (close) {
     case Close::kEnd: return Peek().kind == TokenKind::kEnd;
-    case Close::kBrace: return AtSign("}");
+    case Close::kBrace: return AtSign("}") || AtCommand("over");
     case Close::kRound: return AtSign(")") || AtSign("]");
     case Close::kSetBrace: return AtSign("\\}");
     case Close::kCell: return AtSign("&") || AtSign("\\\\") || AtCommand("end");
@@ -255,6 +259,20 @@ bool Parser::AtRate() const {
          tokens_[at_ - 1].kind == TokenKind::kNumber && unit(Peek()) && Same(Peek(1), "/") && unit(Peek(2));
 }
 
+bool Parser::IsLetterUnit(size_t at) const {
+  const auto token = [this](size_t i) -> const Token& { return tokens_[std::min(i, tokens_.size() - 1)]; };
+  const Token& letter = token(at);
+  if (letter.kind != TokenKind::kName || letter.text.size() != 1 || !FindUnit(letter.text)) return false;
+  if (at == 0 || token(at - 1).kind != TokenKind::kNumber || !(letter.space_before || letter.in_text)) return false;
+  size_t next = at + 1;
+  if (Same(token(next), "^")) {
+    const bool braced = Same(token(next + 1), "{");
+    next += braced ? 4 : 2;
+    if (token(next - (braced ? 2 : 1)).kind != TokenKind::kNumber) return false;
+  }
+  return IsEnd(token(next));
+}
+
 ExprPtr Parser::ParseRatio() {
   ExprPtr first = ParseQuantity();
   if (first == nullptr || !AtSign(":")) return first;
@@ -270,18 +288,23 @@ ExprPtr Parser::ParseRatio() {
 }
 
 ExprPtr Parser::ParseQuantity() {
+  const Depth depth(this);
+  if (!depth.ok()) return nullptr;
+  size_t first = at_;
+  while (Same(tokens_[first], "-") || Same(tokens_[first], "+")) ++first;
   ExprPtr value = ParseSum();
   if (value == nullptr) return nullptr;
+  std::string unit = tokens_[first].money ? "$" : "";
   size_t words = 0;
-  std::string unit;
-  std::string power;
+  const auto add = [&](std::string_view word) { unit.append(unit.empty() ? "" : " ").append(word); };
   while (true) {
     const Token& token = Peek();
     std::string word;
-    if (IsWordToken(token) || AtRate() || (token.kind == TokenKind::kName && FindUnit(token.text) && words > 0) ||
+    if (IsWordToken(token) || AtRate() || (options_.letter_units && AtLetterUnit()) ||
+        (token.kind == TokenKind::kName && FindUnit(token.text) && words > 0) ||
         (token.kind == TokenKind::kName && token.text == "min" && FollowedByEnd())) {
       word = token.text;
-    } else if (Same(token, "/") && words > 0) {
+    } else if (Same(token, "/") && !unit.empty()) {
       word = "/";
     } else if (token.kind == TokenKind::kCommand && token.text == "square") {
       word = "square";
@@ -291,46 +314,48 @@ ExprPtr Parser::ParseQuantity() {
     if (token.kind != TokenKind::kText && IsProseWord(word)) return nullptr;
     if (++words > kMaxUnitWords) return nullptr;
     ++at_;
-    if (word == "square" || word == "sq") power = "^2";
-    if (word == "cubic") power = "^3";
-    unit += (unit.empty() ? "" : " ") + word;
+    // "5 million people": the number is the product.
+    std::string_view rest = word;
+    while (unit.empty() || unit == "$") {
+      const std::string_view head = rest.substr(0, std::min(rest.find(' '), rest.size()));
+      const auto multiplier = FindMultiplier(head);
+      if (!multiplier) break;
+      value = Make(ExprKind::kProduct, {value, MakeNumber(*multiplier)});
+      if (value == nullptr) return nullptr;
+      rest.remove_prefix(std::min(head.size() + 1, rest.size()));
+    }
+    if (!rest.empty()) add(rest);
     if (AtSign(".") && Peek(1).kind != TokenKind::kEnd) ++at_;  // "sq. ft", "p.m."
     if (TakeSign("^")) {
-      if (AtSign("{") && Peek(1).kind == TokenKind::kNumber && Same(Peek(2), "}")) {
-        power = "^" + Peek(1).text;
-        at_ += 3;
-      } else if (Peek().kind == TokenKind::kNumber) {
-        power = "^" + Peek().text;
-        ++at_;
-      } else {
-        return nullptr;
-      }
+      const bool braced = TakeSign("{");
+      if (Peek().kind != TokenKind::kNumber || (braced && !Same(Peek(1), "}"))) return nullptr;
+      unit += "^" + Peek().text;
+      at_ += braced ? 2 : 1;
     }
   }
-  if (words == 0) return value;
-  // The words of several units between them: a phrase. "square cm", "cm": a unit.
-  std::string known;
-  size_t units = 0;
-  bool percent = false;
-  size_t begin = 0;
-  while (begin <= unit.size()) {
-    const size_t end = std::min(unit.find(' ', begin), unit.size());
-    std::string word = unit.substr(begin, end - begin);
-    while (!word.empty() && word.back() == '.') word.pop_back();
-    if (IsPercentWord(word)) percent = true;
-    if (FindUnit(word)) {
-      known = word;
-      ++units;
-    } else if (word == "per" || word == "/") {
-      units += 2;
-    }
-    begin = end + 1;
+  if (unit.empty()) return value;
+  const UnitPhrase phrase = ReadUnitPhrase(unit);
+  for (const std::string& word : phrase.words) {
+    if (IsPercentWord(word)) return Make(ExprKind::kQuantity, {value}, "percent");
   }
-  if (percent) return Make(ExprKind::kQuantity, {value}, "percent");
-  if (known == "degrees" || known == "degree") return Make(ExprKind::kQuantity, {value}, "degree");
-  return Make(ExprKind::kQuantity, {value}, units == 1 ? known + power : "words");
+  if (phrase.dimensions == std::map<std::string, long>{{"degrees", 1}}) {
+    return Make(ExprKind::kQuantity, {value}, "degree");
+  }
+  // "5 feet 3 inches"
+  if (Peek().kind == TokenKind::kNumber && words > 0 && phrase.dimensions.size() == 1) {
+    const ExprPtr rest = ParseQuantity();
+    if (rest == nullptr || rest->kind != ExprKind::kQuantity) return nullptr;
+    const UnitPhrase smaller = ReadUnitPhrase(rest->name);
+    if (smaller.dimensions != phrase.dimensions || smaller.factor >= phrase.factor) return nullptr;
+    const ExprPtr scale = MakeNumber(mpq_class(smaller.factor / phrase.factor));
+    value = Make(ExprKind::kSum, {value, Make(ExprKind::kProduct, {scale, rest->args[0]})});
+    if (value == nullptr) return nullptr;
+  }
+  return Make(ExprKind::kQuantity, {value}, unit);
 }
 
-ParseOutcome ParseAnswer(LexResult lexed) { return Parser(std::move(lexed)).Run(); }
+ParseOutcome ParseAnswer(LexResult lexed, ParseOptions options) {
+  return Parser(std::move(lexed), std::move(options)).Run();
+}
 
 }  // namespace pith::grade

@@ -41,23 +41,6 @@ bool HoldsInfinity(const Expr& expr) {
   return std::any_of(expr.args.begin(), expr.args.end(), [](const ExprPtr& arg) { return HoldsInfinity(*arg); });
 }
 
-// A unit as compared: its dimension (with its power) and its size.
-struct UnitSize {
-  std::string dimension;
-  mpq_class factor = 1;
-};
-std::optional<UnitSize> SizeOfUnit(const std::string& name) {
-  const size_t caret = name.find('^');
-  const auto unit = FindUnit(name.substr(0, caret));
-  if (!unit) return std::nullopt;
-  long power = 1;
-  if (caret != std::string::npos) power = std::strtol(name.c_str() + caret + 1, nullptr, 10);
-  if (power < 1 || power > 6) return std::nullopt;
-  UnitSize size{std::string(unit->dimension) + "^" + std::to_string(power), 1};
-  for (long i = 0; i < power; ++i) size.factor *= unit->factor;
-  return size;
-}
-
 class Comparer {
  public:
   Comparer(const CompareOptions& options, WorkBudget* budget) : options_(options), budget_(budget) {}
@@ -392,28 +375,28 @@ class Comparer {
     if (!IsValueKind(x->kind) || !IsValueKind(y->kind)) return Compare(x, y);
     const bool percent_g = unit_g == "percent";
     const bool percent_p = unit_p == "percent";
-    if (percent_g != percent_p) {
+    const bool degree_g = unit_g == "degree";
+    const bool degree_p = unit_p == "degree";
+    if (percent_g != percent_p || degree_g != degree_p) {
+      if (!IsUnitless(unit_g) && !IsUnitless(unit_p)) return Sameness::kDifferent;
       const Sameness plain = CompareValues(x, y);
-      if (plain == Sameness::kSame || options_.plain_percent) return plain;
+      if (plain == Sameness::kSame || (options_.plain_percent && percent_g != percent_p)) return plain;
+      if (degree_g || degree_p) return Either(plain, CompareValues(degree_g ? g : x, degree_p ? p : y));
       const ExprPtr hundredth = MakeNumber(mpq_class(1, 100));
       return Either(plain, percent_g ? CompareValues(Times(hundredth, x), y) : CompareValues(x, Times(hundredth, y)));
     }
-    const bool degree_g = unit_g == "degree";
-    const bool degree_p = unit_p == "degree";
-    if (degree_g != degree_p) {
-      const Sameness plain = CompareValues(x, y);
-      if (plain == Sameness::kSame || !unit_g.empty() == !unit_p.empty()) return plain;
-      return Either(plain, CompareValues(degree_g ? g : x, degree_p ? p : y));
-    }
-    const auto size_g = SizeOfUnit(unit_g);
-    const auto size_p = SizeOfUnit(unit_p);
-    if (size_g && size_p) {
-      if (size_g->dimension != size_p->dimension) return Sameness::kDifferent;
-      if (size_g->factor != size_p->factor) {
-        return CompareValues(Times(MakeNumber(size_g->factor), x), Times(MakeNumber(size_p->factor), y));
-      }
-    }
-    return CompareValues(x, y);
+    if (unit_g == unit_p || percent_g || degree_g) return CompareValues(x, y);
+    const UnitPhrase phrase_g = ReadUnitPhrase(unit_g);
+    const UnitPhrase phrase_p = ReadUnitPhrase(unit_p);
+    if (phrase_g.empty() || phrase_p.empty()) return CompareValues(x, y);
+    if (!SameMeasure(phrase_g, phrase_p)) return Sameness::kDifferent;
+    if (phrase_g.factor == phrase_p.factor) return CompareValues(x, y);
+    return CompareValues(Times(MakeNumber(phrase_g.factor), x), Times(MakeNumber(phrase_p.factor), y));
+  }
+
+  // No unit, or words that name none ("units", "in total").
+  static bool IsUnitless(const std::string& unit) {
+    return unit != "percent" && unit != "degree" && ReadUnitPhrase(unit).empty();
   }
 
   // A product, worked out where it is a number.
@@ -444,8 +427,8 @@ class Comparer {
     return same;
   }
 
-  // `decimal` is a decimal literal of enough digits that stands for `exact`, a number without a finite decimal: they
-  // differ by less than one unit of its last digit (rounded or cut off).
+  // `decimal` is a decimal literal of enough digits that stands for `exact`, a number without a finite decimal: exact
+  // rounded to its last digit (at most half a unit away) or cut off behind it (less than one unit nearer to zero).
   bool IsRounding(const Expr& decimal, const Expr& exact) {
     if (decimal.kind != ExprKind::kNumber || decimal.decimals < kMinDecimals || decimal.significant < kMinSignificant) {
       return false;
@@ -454,13 +437,17 @@ class Comparer {
     mpz_class scale;
     mpz_ui_pow_ui(scale.get_mpz_t(), 10, static_cast<unsigned long>(std::min(decimal.decimals, 4000)));
     const mpq_class step(mpz_class(1), scale);
+    const bool negative = decimal.number < 0;
+    const mpq_class low_end = decimal.number - (negative ? step : mpq_class(step / 2));
+    const mpq_class high_end = decimal.number + (negative ? mpq_class(step / 2) : step);
+    // The ends have finite decimals: the number is none of them.
     if (exact.kind == ExprKind::kNumber) {
-      return !HasFiniteDecimal(exact.number) && abs(exact.number - decimal.number) < step;
+      return !HasFiniteDecimal(exact.number) && low_end < exact.number && exact.number < high_end;
     }
     int low = 0;
     int high = 0;
-    const Sameness above = CompareOrder(*MakeNumber(mpq_class(decimal.number - step)), exact, &low, budget_);
-    const Sameness below = CompareOrder(exact, *MakeNumber(mpq_class(decimal.number + step)), &high, budget_);
+    const Sameness above = CompareOrder(*MakeNumber(low_end), exact, &low, budget_);
+    const Sameness below = CompareOrder(exact, *MakeNumber(high_end), &high, budget_);
     return above == Sameness::kDifferent && below == Sameness::kDifferent && low < 0 && high < 0;
   }
 

@@ -97,6 +97,10 @@ namespace {
 
 void CollectSymbols(const Expr& expr, std::set<std::string>* names) {
   if (expr.kind == ExprKind::kSymbol && !IsConstantName(expr.name)) names->insert(expr.name);
+  if (expr.kind == ExprKind::kFunction && expr.name == "apply") {
+    names->insert(StructureKey(*expr.args[0]) + "()");
+    return CollectSymbols(*expr.args[1], names);
+  }
   for (const ExprPtr& arg : expr.args) CollectSymbols(*arg, names);
 }
 

@@ -19,11 +19,11 @@ enum class ExprKind : uint8_t {
   kProduct,    // of args
   kQuotient,   // args[0] / args[1]
   kPower,      // args[0] ^ args[1]
-  kFunction,   // `name` of args
+  kFunction,   // `name` of args; "apply": the unknown function args[0] of args[1]
   kPlusMinus,  // args[0] +- args[1]; `name` is "+-" or "-+"
   kUndefined,  // well formed but without a value: 4 0/0, 11 7/6
   // What carries a value.
-  kQuantity,  // args[0] with unit `name`: "percent", "degree", or words
+  kQuantity,  // args[0] with unit `name`: "percent", "degree", or a phrase for ReadUnitPhrase
   // Structures.
   kList,    // unordered; `name` is what joined it: ",", "and", "or"
   kSet,     // \{ ... \}; named "where" it is \{x : args[0]\}
@@ -67,7 +67,8 @@ ExprPtr Negate(const ExprPtr& x);
 // with the same key are equal answers.
 std::string StructureKey(const Expr& expr);
 
-// Names of the free symbols (constants are not free), sorted, without repeats.
+// Names of the free symbols (constants are not free), sorted, without repeats. A function that is applied counts as the
+// name "f()": its values are no constants.
 std::vector<std::string> FreeSymbols(const Expr& expr);
 bool IsConstantName(const std::string& name);  // pi, e, i, infinity
 // True when a node of this kind is anywhere in the tree.

@@ -24,44 +24,6 @@ Verdict VerdictOf(Sameness same) {
   return Verdict::kTooHard;
 }
 
-Sameness CompareReadings(const AnswerReading& g, const AnswerReading& p, grade::CompareOptions options,
-                         grade::WorkBudget* budget) {
-  if (g.tree == nullptr || p.tree == nullptr) return Sameness::kDifferent;
-  options.too_large = g.too_large || p.too_large;
-  return grade::CompareTrees(g.tree, p.tree, options, budget);
-}
-
-// Different only when both say so.
-Sameness Best(Sameness a, Sameness b) {
-  if (a == Sameness::kSame || b == Sameness::kSame) return Sameness::kSame;
-  return a == Sameness::kUnknown || b == Sameness::kUnknown ? Sameness::kUnknown : Sameness::kDifferent;
-}
-
-Sameness CompareForms(const AnswerForm& g, const AnswerForm& p, const grade::CompareOptions& options,
-                      grade::WorkBudget* budget) {
-  if ((!g.key.empty() && g.key == p.key) || g.text == p.text) return Sameness::kSame;
-  if (g.choice != '\0' && p.choice != '\0') {
-    return g.choice == p.choice ? Sameness::kSame : Sameness::kDifferent;
-  }
-  if (g.choice_body != nullptr && p.choice == '\0') return CompareForms(*g.choice_body, p, options, budget);
-  if (p.choice_body != nullptr && g.choice == '\0') return CompareForms(g, *p.choice_body, options, budget);
-  if (g.too_hard || p.too_hard) return Sameness::kUnknown;
-  if (g.is_words && p.is_words) return !g.words.empty() && g.words == p.words ? Sameness::kSame : Sameness::kDifferent;
-  if (g.is_words || p.is_words) return Sameness::kDifferent;
-  // Two answers with the same doubt about a comma are both lists; otherwise either reading will do.
-  if (g.other && p.other) {
-    const AnswerReading& g_list = g.list_first ? g.reading : *g.other;
-    const AnswerReading& p_list = p.list_first ? p.reading : *p.other;
-    if (g.list_first == p.list_first) return CompareReadings(g.reading, p.reading, options, budget);
-    return CompareReadings(g_list, p_list, options, budget);
-  }
-  Sameness same = CompareReadings(g.reading, p.reading, options, budget);
-  if (same == Sameness::kSame || options.plain_percent) return same;
-  if (g.other) same = Best(same, CompareReadings(*g.other, p.reading, options, budget));
-  if (p.other) same = Best(same, CompareReadings(g.reading, *p.other, options, budget));
-  return same;
-}
-
 // Nothing may leave the functions of this room; what is left to be thrown is a failed allocation.
 template <class T, class Function>
 T Guarded(T fallback, const Function& function) {
@@ -73,6 +35,86 @@ T Guarded(T fallback, const Function& function) {
 }
 
 }  // namespace
+
+namespace {
+
+Sameness CompareTrees(const grade::ExprPtr& g, const grade::ExprPtr& p, bool too_large, grade::CompareOptions options,
+                      grade::WorkBudget* budget) {
+  if (g == nullptr || p == nullptr) return Sameness::kDifferent;
+  options.too_large = too_large;
+  return grade::CompareTrees(g, p, options, budget);
+}
+
+// Whether every name that may be a function in one reading stands alone in the other: then it is a factor.
+bool AreFactors(const AnswerReading& reading, const AnswerReading& other) {
+  if (reading.heads.empty() || other.tree == nullptr) return false;
+  const std::vector<std::string> names = grade::FreeSymbols(*other.tree);
+  return std::all_of(reading.heads.begin(), reading.heads.end(),
+                     [&](const std::string& head) { return std::binary_search(names.begin(), names.end(), head); });
+}
+
+Sameness CompareReadings(const AnswerReading& g, const AnswerReading& p, const grade::CompareOptions& options,
+                         grade::WorkBudget* budget) {
+  const bool too_large = g.too_large || p.too_large;
+  const Sameness same = CompareTrees(AreFactors(g, p) ? g.products : g.tree, AreFactors(p, g) ? p.products : p.tree,
+                                     too_large, options, budget);
+  if (same != Sameness::kDifferent || !(g.doubtful || p.doubtful)) return same;
+  // a(2b + 2c) and 2a(b + c) are the same if a is a number, and it cannot be told whether it is one.
+  const Sameness products = CompareTrees(g.heads.empty() ? g.tree : g.products, p.heads.empty() ? p.tree : p.products,
+                                         too_large, options, budget);
+  return products == Sameness::kSame ? Sameness::kUnknown : same;
+}
+
+// Different only when both say so.
+Sameness Best(Sameness a, Sameness b) {
+  if (a == Sameness::kSame || b == Sameness::kSame) return Sameness::kSame;
+  return a == Sameness::kUnknown || b == Sameness::kUnknown ? Sameness::kUnknown : Sameness::kDifferent;
+}
+
+// "5 m" as a length, where the other side has a unit too, or \text says that it is one.
+Sameness CompareQuantities(const AnswerForm& g, const AnswerForm& p, const grade::CompareOptions& options,
+                           grade::WorkBudget* budget) {
+  const auto measured = [](const AnswerForm& form, const AnswerForm& other) {
+    return form.quantity && (form.reading.letter_unit > 1 || other.quantity ||
+                             (other.reading.tree != nullptr && other.reading.tree->kind == grade::ExprKind::kQuantity));
+  };
+  const bool measured_g = measured(g, p);
+  const bool measured_p = measured(p, g);
+  if (!measured_g && !measured_p) return Sameness::kDifferent;
+  return CompareReadings(measured_g ? *g.quantity : g.reading, measured_p ? *p.quantity : p.reading, options, budget);
+}
+
+}  // namespace
+
+Sameness CompareForms(const AnswerForm& g, const AnswerForm& p, const grade::CompareOptions& options,
+                      grade::WorkBudget* budget) {
+  if ((!g.key.empty() && g.key == p.key) || g.text == p.text) return Sameness::kSame;
+  if (g.choice != '\0' && p.choice != '\0') {
+    return g.choice == p.choice ? Sameness::kSame : Sameness::kDifferent;
+  }
+  if (g.choice_body != nullptr && p.choice == '\0') return CompareForms(*g.choice_body, p, options, budget);
+  if (p.choice_body != nullptr && g.choice == '\0') return CompareForms(g, *p.choice_body, options, budget);
+  if (g.too_hard || p.too_hard) return Sameness::kUnknown;
+  if (g.is_words && p.is_words) {
+    if (g.is_prose == p.is_prose && !g.words.empty() && g.words == p.words) return Sameness::kSame;
+    // What two formulas that cannot be read say is not known.
+    return g.is_prose || p.is_prose ? Sameness::kDifferent : Sameness::kUnknown;
+  }
+  if (g.is_words || p.is_words) return Sameness::kDifferent;
+  // Two answers with the same doubt about a comma are both lists; otherwise either reading will do.
+  if (g.other && p.other) {
+    const AnswerReading& g_list = g.list_first ? g.reading : *g.other;
+    const AnswerReading& p_list = p.list_first ? p.reading : *p.other;
+    if (g.list_first == p.list_first) return CompareReadings(g.reading, p.reading, options, budget);
+    return CompareReadings(g_list, p_list, options, budget);
+  }
+  Sameness same = CompareReadings(g.reading, p.reading, options, budget);
+  if (same != Sameness::kSame) same = Best(same, CompareQuantities(g, p, options, budget));
+  if (same == Sameness::kSame || options.plain_percent) return same;
+  if (g.other) same = Best(same, CompareReadings(*g.other, p.reading, options, budget));
+  if (p.other) same = Best(same, CompareReadings(g.reading, *p.other, options, budget));
+  return same;
+}
 
 const char* VerdictName(Verdict verdict) {
   switch (verdict) {
@@ -167,14 +209,19 @@ AnswerClasses ClassifyAnswers(std::span<const Answer> answers) {
   });
 }
 
+std::optional<ExtractedAnswer> GoldAnswer(std::string_view gold) {
+  return Guarded(std::optional<ExtractedAnswer>(), [&]() -> std::optional<ExtractedAnswer> {
+    if (auto found = ExtractAnswer(gold); found && found->source != AnswerSource::kLast) return found;
+    const std::string_view whole = TrimAnswer(gold);
+    if (whole.empty()) return std::nullopt;
+    return ExtractedAnswer{std::string(whole), AnswerSource::kWhole};
+  });
+}
+
 GradeResult Grade(std::string_view gold, std::string_view response, const ExtractOptions& options) {
   return Guarded(GradeResult{Verdict::kTooHard, {}, {}, options.truncated}, [&] {
     GradeResult result;
-    result.gold = ExtractAnswer(gold);
-    // A key that no rule finds an answer in is the answer itself.
-    if (!result.gold && !TrimAnswer(gold).empty()) {
-      result.gold = ExtractedAnswer{std::string(TrimAnswer(gold)), AnswerSource::kWhole};
-    }
+    result.gold = GoldAnswer(gold);
     result.predicted = ExtractAnswer(response, options);
     result.truncated = options.truncated || LooksTruncated(response);
     if (result.gold && result.predicted) {

@@ -91,6 +91,10 @@ struct AnswerClasses {
 };
 AnswerClasses ClassifyAnswers(std::span<const Answer> answers);
 
+// The answer that a key states: what stands in the box or statement of a solution, else all of it. A key is never cut
+// down to its last number. Nothing when it is blank.
+std::optional<ExtractedAnswer> GoldAnswer(std::string_view gold);
+
 struct GradeResult {
   Verdict verdict = Verdict::kNoAnswer;
   std::optional<ExtractedAnswer> gold;

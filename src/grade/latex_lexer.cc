@@ -30,6 +30,7 @@ class Lexer {
     size_t commas = 0;
     for (const char c : text_) commas += c == ',' ? 1 : 0;
     single_comma_ = commas == 1;
+    money_marks_ = AreMoneyMarks();
     while (at_ < text_.size()) {
       if (result_.tokens.size() >= kMaxTokens) {
         result_.too_long = true;
@@ -46,8 +47,19 @@ class Lexer {
   bool StartsWith(std::string_view what, size_t from) const { return text_.substr(from, what.size()) == what; }
 
   void Push(TokenKind kind, std::string text) {
-    result_.tokens.push_back({kind, std::move(text), space_});
+    result_.tokens.push_back({kind, std::move(text), space_, false, money_ && kind == TokenKind::kNumber});
     space_ = false;
+    money_ = false;
+  }
+
+  // Whether the dollar signs are signs of money: an amount follows each.
+  bool AreMoneyMarks() const {
+    for (size_t at = text_.find('$'); at != std::string_view::npos; at = text_.find('$', at + 1)) {
+      size_t next = at + 1;
+      while (next < text_.size() && (text_[next] == ' ' || text_[next] == '-' || text_[next] == '.')) ++next;
+      if (next >= text_.size() || !IsDigit(text_[next])) return false;
+    }
+    return true;
   }
 
   void Step() {
@@ -100,6 +112,7 @@ class Lexer {
       return;
     }
     ++at_;
+    if (c == '$') money_ = money_marks_;
     if (c == '$' || c == '"' || c == '`') return;  // marks of mathematics, of money and quotes
     if (c == '(' || c == '[') ++brackets_;
     if (c == ')' || c == ']') --brackets_;
@@ -176,6 +189,9 @@ class Lexer {
         case '%': Push(TokenKind::kSign, "%"); break;
         case '|': Push(TokenKind::kSign, "|"); break;
         case '$':
+          space_ = true;
+          money_ = true;
+          break;
         case '(':
         case ')':
         case '[':
@@ -245,7 +261,11 @@ class Lexer {
       const size_t last = inside.find_last_of(' ');
       const std::string_view last_word = last == std::string_view::npos ? inside : inside.substr(last + 1);
       if (last_word == "and" || last_word == "or") return Push(TokenKind::kConnective, std::string(last_word));
-      if (inside.size() == 1 && IsLetter(inside[0])) return Push(TokenKind::kName, std::string(inside));
+      if (inside.size() == 1 && IsLetter(inside[0])) {
+        Push(TokenKind::kName, std::string(inside));
+        result_.tokens.back().in_text = true;
+        return;
+      }
       if (const std::string_view function = CanonicalFunction(inside); !function.empty()) {
         return Push(TokenKind::kName, std::string(function));
       }
@@ -292,7 +312,7 @@ class Lexer {
 
   // Bytes of the thousands separator at `at`, and whether it stands for itself whatever the brackets ("{,}").
   std::pair<size_t, bool> GroupSeparator(size_t at) const {
-    for (const std::string_view mark : {"{,}", ",\\!", "\\,", "\\ ", "~", "{ }", ",\\,"}) {
+    for (const std::string_view mark : {"{,}", ",\\!", "\\,", "\\ ", "~", "{ }", ",\\,", "'"}) {
       if (StartsWith(mark, at)) {
         size_t length = mark.size();
         while (mark == ",\\!" && at + length < text_.size() && text_[at + length] == ' ') ++length;
@@ -353,7 +373,10 @@ class Lexer {
     }
     const char mark = at < text_.size() ? text_[at] : '\0';
     const size_t after = DigitsAt(at + 1);
-    if (mark == '.' && after > 0) {
+    const char behind_point = at + 1 < text_.size() ? text_[at + 1] : '\0';
+    if (mark == '.' && (behind_point == '/' || behind_point == '*' || behind_point == '^' || behind_point == '+')) {
+      ++at;  // 1./3
+    } else if (mark == '.' && after > 0) {
       digits += "." + std::string(text_.substr(at + 1, after));
       at += 1 + after;
     } else if (mark == ',' && after > 0 && single_comma_ && brackets_ <= 0) {
@@ -384,6 +407,8 @@ class Lexer {
   int nesting_;
   size_t at_ = 0;
   bool space_ = false;
+  bool money_ = false;        // a sign of money was read
+  bool money_marks_ = false;  // dollar signs are signs of money
   bool single_comma_ = false;
   int brackets_ = 0;  // open ( [ \{
   LexResult result_;

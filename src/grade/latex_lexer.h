@@ -24,6 +24,8 @@ struct Token {
   TokenKind kind = TokenKind::kEnd;
   std::string text;
   bool space_before = false;
+  bool in_text = false;  // kName: stood in \text{...}
+  bool money = false;    // kNumber: behind a sign of money
 };
 
 struct LexResult {

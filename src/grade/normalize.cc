@@ -13,16 +13,8 @@ bool IsUpperRun(const std::string& name) {
   return !name.empty() && std::all_of(name.begin(), name.end(), [](char c) { return c >= 'A' && c <= 'Z'; });
 }
 
-bool IsPlainSymbol(const Expr& expr) { return expr.kind == ExprKind::kSymbol && !IsConstantName(expr.name); }
-
 // f(x), f'(x), f^{-1}(x), P(X = 2)
-bool IsApplication(const Expr& expr) {
-  if (expr.kind != ExprKind::kProduct || expr.args.size() != 2) return false;
-  const Expr& head = *expr.args[0];
-  const Expr& argument = *expr.args[1];
-  const bool named = IsPlainSymbol(head) || (head.kind == ExprKind::kPower && IsPlainSymbol(*head.args[0]));
-  return named && (argument.parenthesized || argument.kind == ExprKind::kTuple);
-}
+bool IsApplication(const Expr& expr) { return expr.kind == ExprKind::kFunction && expr.name == "apply"; }
 
 }  // namespace
 
@@ -30,13 +22,12 @@ bool IsNameLike(const Expr& expr) {
   switch (expr.kind) {
     case ExprKind::kSymbol: return !IsConstantName(expr.name);
     case ExprKind::kText: return true;
-    case ExprKind::kProduct: return IsApplication(expr);
     case ExprKind::kRatio:
     case ExprKind::kTuple:
       return std::all_of(expr.args.begin(), expr.args.end(), [](const ExprPtr& arg) { return IsNameLike(*arg); });
     case ExprKind::kFunction:
-      return expr.name == "abs" && expr.args[0]->kind == ExprKind::kSymbol && IsUpperRun(expr.args[0]->name) &&
-             expr.args[0]->name.size() > 1;
+      return IsApplication(expr) || (expr.name == "abs" && expr.args[0]->kind == ExprKind::kSymbol &&
+                                     IsUpperRun(expr.args[0]->name) && expr.args[0]->name.size() > 1);
     default: return false;
   }
 }

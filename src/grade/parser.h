@@ -24,7 +24,10 @@ bool IsSymbolRun(const std::string& word);
 // All Parse functions return null when the tokens are not what they parse, or a limit was met.
 class Parser {
  public:
-  explicit Parser(LexResult lexed) : tokens_(std::move(lexed.tokens)), too_hard_(lexed.too_long) { FlattenAligned(); }
+  Parser(LexResult lexed, ParseOptions options)
+      : options_(std::move(options)), tokens_(std::move(lexed.tokens)), too_hard_(lexed.too_long) {
+    FlattenAligned();
+  }
 
   ParseOutcome Run();
 
@@ -95,8 +98,12 @@ class Parser {
   // "m/s" behind a number and a blank: a unit, not a product of symbols.
   bool AtRate() const;
 
-  bool FollowedByEnd() const {
-    const Token& next = Peek(1);
+  // "m" behind "5 " or in \text, with nothing but a power behind it: a unit or a symbol.
+  bool AtLetterUnit() const { return IsLetterUnit(at_); }
+  bool IsLetterUnit(size_t at) const;
+
+  bool FollowedByEnd() const { return IsEnd(Peek(1)); }
+  static bool IsEnd(const Token& next) {
     return next.kind == TokenKind::kEnd || Same(next, ",") || Same(next, ".") || next.kind == TokenKind::kConnective;
   }
 
@@ -120,6 +127,11 @@ class Parser {
 
   // A primary with powers and what else follows it.
   ExprPtr ParseFactor();
+
+  // Whether `base` in front of a bracket may be the name of a function: f, f', f^{-1}.
+  static bool MayBeHead(const Expr& base);
+  // f(x): null when it is a product (the bracket is kept for the next factor) or the bracket cannot be read.
+  ExprPtr TryApplication(const ExprPtr& head);
 
   ExprPtr Primed(const ExprPtr& base) {
     return base->kind == ExprKind::kSymbol ? Make(ExprKind::kSymbol, {}, base->name + "'") : nullptr;
@@ -175,6 +187,14 @@ class Parser {
 
   // {pmatrix}; without it the empty name.
   std::string TakeEnvironmentName();
+
+  ParseOptions options_;
+  std::vector<std::string> heads_;
+  bool doubtful_ = false;
+  // The bracket that was read last, for TryApplication.
+  size_t bracket_begin_ = 0;
+  size_t bracket_end_ = 0;
+  ExprPtr bracket_;
 
   std::vector<Token> tokens_;
   size_t at_ = 0;

@@ -281,6 +281,11 @@ ExprPtr Parser::ParseCommand(const std::string& name) {
 ExprPtr Parser::ParseBracket(const std::string& sign) {
   if (sign == "{") return ParseGroup();
   if (sign == "(" || sign == "[") {
+    // Read before, and found to be a factor.
+    if (bracket_ != nullptr && at_ == bracket_begin_) {
+      at_ = bracket_end_;
+      return std::exchange(bracket_, nullptr);
+    }
     ++at_;
     const bool in_abs = std::exchange(in_abs_, false);
     ExprPtr inside = ParseList(Close::kRound);

@@ -48,6 +48,13 @@ int64_t CostFactor(mpfr_prec_t precision) {
   return static_cast<int64_t>(std::ceil(ratio * std::sqrt(ratio)));
 }
 
+uint64_t Mix(uint64_t x) {
+  x += 0x9E3779B97F4A7C15ULL;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBULL;
+  return x ^ (x >> 31);
+}
+
 class Evaluator {
  public:
   Evaluator(const ProbePoint& point, mpfr_prec_t precision, WorkBudget* budget)
@@ -84,8 +91,14 @@ class Evaluator {
     }
   }
 
+  // The largest number of bits between two terms of a sum: a precision below it loses the smaller one.
+  double spread() const { return spread_; }
+
   Probed Add(const Probed& a, const Probed& b) {
     if (const ProbeState bad = Bad(a, b); bad != ProbeState::kValue) return Fail(bad);
+    if (const double spread = std::fabs(Log2(a.value) - Log2(b.value)); std::isfinite(spread)) {
+      spread_ = std::max(spread_, spread);
+    }
     Probed sum = New();
     mpc_add(sum.value.get(), a.value.get(), b.value.get(), MPC_RNDNN);
     return Finish(std::move(sum), std::max(a.error, b.error) + 1);
@@ -331,8 +344,47 @@ class Evaluator {
     return Finish(std::move(result), error);
   }
 
+  // An unknown function: a number that depends on its name and argument and on nothing else.
+  Probed Application(const Expr& expr) {
+    uint64_t hash = HashText(0, StructureKey(*expr.args[0]));
+    const Expr& argument = *expr.args[1];
+    const bool several = argument.kind == ExprKind::kTuple;
+    const size_t count = several ? argument.args.size() : 1;
+    for (size_t i = 0; i < count; ++i) {
+      const Expr& part = several ? *argument.args[i] : argument;
+      if (!IsValueKind(part.kind) && part.kind != ExprKind::kQuantity) {
+        hash = HashText(hash, StructureKey(part));
+        continue;
+      }
+      const Probed value = Eval(part);
+      if (value.state != ProbeState::kValue) return Fail(value.state);
+      // The leading bits, rounded: far more than two arguments that differ may have in common.
+      const mpfr_prec_t bits = precision_ - static_cast<mpfr_prec_t>(kSureBits);
+      for (mpfr_srcptr component : {value.value.real(), value.value.imag()}) {
+        const double size = Log2(component);
+        if (size == kZero) {
+          hash = HashText(hash, "0");
+          continue;
+        }
+        if (value.error > size - static_cast<double>(bits) - kGuard) return Fail(ProbeState::kTooHard);
+        Complex rounded(bits);
+        mpfr_set(rounded.real(), component, MPFR_RNDN);
+        mpz_class digits;
+        const mpfr_exp_t exponent = mpfr_get_z_2exp(digits.get_mpz_t(), rounded.real());
+        hash = HashText(hash, digits.get_str(62) + "e" + std::to_string(exponent));
+      }
+    }
+    return FromRational(mpq_class(static_cast<unsigned long>(hash >> 8 | 1), 1UL << 54));
+  }
+
+  static uint64_t HashText(uint64_t hash, const std::string& text) {
+    for (const char c : text) hash = Mix(hash ^ static_cast<unsigned char>(c));
+    return Mix(hash ^ 0x100);
+  }
+
   Probed Function(const Expr& expr) {
     const std::string& name = expr.name;
+    if (name == "apply") return Application(expr);
     if (expr.args.size() == 2) {
       if (name == "log") return Multiply(Log(Eval(*expr.args[0])), Invert(Log(Eval(*expr.args[1]))));
       if (name == "binom") {
@@ -393,6 +445,7 @@ class Evaluator {
       Probed nearest = New();
       mpfr_rint(nearest.value.real(), z.value.real(), MPFR_RNDN);
       mpfr_set_zero(nearest.value.imag(), 1);
+      nearest.error = kZero;
       Probed difference = Add(z, Negated(nearest));
       if (Log2(difference.value) <= z.error + kGuard) return Fail(ProbeState::kTooHard);  // at a jump
       Probed result = New();
@@ -418,6 +471,7 @@ class Evaluator {
   const ProbePoint& point_;
   mpfr_prec_t precision_;
   WorkBudget* budget_;
+  double spread_ = 0;
 };
 
 int64_t LargestConstant(const Expr& expr) {
@@ -431,13 +485,6 @@ mpfr_prec_t PrecisionFor(const Expr& a, const Expr& b, bool* sure) {
   const int64_t bits = std::max(LargestConstant(a), LargestConstant(b));
   *sure = bits <= kMaxConstantBits;
   return kBasePrecision + 2 * static_cast<mpfr_prec_t>(std::min(bits, kMaxConstantBits));
-}
-
-uint64_t Mix(uint64_t x) {
-  x += 0x9E3779B97F4A7C15ULL;
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBULL;
-  return x ^ (x >> 31);
 }
 
 std::vector<std::string> SymbolsOfBoth(const Expr& a, const Expr& b) {
@@ -499,16 +546,115 @@ Sameness CompareProbed(const Probed& a, const Probed& b) {
 
 namespace {
 
+// Sums whose terms are farther apart are worked out again with more bits.
+constexpr double kMaxSpread = 128;
+constexpr double kMaxExtraBits = 4096;
+constexpr size_t kMaxBreaks = 40;
+
+// Both sides at a point, with bits enough that no term of a sum is lost.
+Sameness ProbeAt(const Expr& a, const Expr& b, const ProbePoint& point, mpfr_prec_t precision, WorkBudget* budget,
+                 Probed* left, Probed* right) {
+  double extra = 0;
+  for (int tries = 0; tries < 3; ++tries) {
+    const mpfr_prec_t bits = precision + static_cast<mpfr_prec_t>(extra);
+    Evaluator evaluate_a(point, bits, budget);
+    Evaluator evaluate_b(point, bits, budget);
+    *left = evaluate_a.Eval(a);
+    *right = evaluate_b.Eval(b);
+    const Sameness same = CompareProbed(*left, *right);
+    const double spread = std::max(evaluate_a.spread(), evaluate_b.spread());
+    if (same != Sameness::kSame || spread <= kMaxSpread + extra) return same;
+    if (spread > kMaxExtraBits) return Sameness::kUnknown;
+    extra = spread;
+  }
+  return Sameness::kUnknown;
+}
+
+// Functions that are given piece by piece: they must also be probed far out and beside every constant.
+bool IsPiecewise(const Expr& expr) {
+  if (expr.kind == ExprKind::kFunction &&
+      (expr.name == "abs" || expr.name == "min" || expr.name == "max" || expr.name == "floor" || expr.name == "ceil" ||
+       expr.name == "sqrt") &&
+      !FreeSymbols(expr).empty()) {
+    return true;
+  }
+  if (expr.kind == ExprKind::kPower && expr.args[1]->kind == ExprKind::kNumber &&
+      mpz_even_p(expr.args[1]->number.get_den_mpz_t()) != 0) {
+    return true;
+  }
+  return std::any_of(expr.args.begin(), expr.args.end(), [](const ExprPtr& arg) { return IsPiecewise(*arg); });
+}
+
+void CollectConstants(const Expr& expr, std::vector<mpq_class>* constants) {
+  if (expr.kind == ExprKind::kNumber && expr.number != 0 && constants->size() < kMaxBreaks) {
+    const mpq_class size = abs(expr.number);
+    if (std::find(constants->begin(), constants->end(), size) == constants->end()) constants->push_back(size);
+  }
+  for (const ExprPtr& arg : expr.args) CollectConstants(*arg, constants);
+}
+
+// The points at which two expressions are compared. `complete` is false when they have more constants than are probed.
+std::vector<ProbePoint> PointsFor(const Expr& a, const Expr& b, const std::vector<std::string>& names, bool* complete) {
+  std::vector<ProbePoint> points;
+  for (int index = 0; index < (names.empty() ? 1 : kProbePoints); ++index) points.push_back(MakePoint(names, index));
+  *complete = true;
+  if (names.empty() || !(IsPiecewise(a) || IsPiecewise(b))) return points;
+  const auto scaled = [&](const ProbePoint& from, const mpq_class& scale, uint64_t signs) {
+    ProbePoint point = from;
+    for (size_t i = 0; i < point.values.size(); ++i) {
+      point.values[i] = abs(point.values[i]) * scale * ((signs >> (i % 60) & 1) != 0 ? -1 : 1);
+    }
+    points.push_back(std::move(point));
+  };
+  for (const long scale : {50L, 50000L}) {
+    for (const uint64_t signs :
+         {uint64_t{0}, ~uint64_t{0}, uint64_t{0x5555555555555555}, uint64_t{0xAAAAAAAAAAAAAAAA}}) {
+      scaled(points[2], scale, signs);
+    }
+  }
+  // On both sides of where a linear part may change its sign: c and c / d for constants c and d.
+  std::vector<mpq_class> constants;
+  CollectConstants(a, &constants);
+  CollectConstants(b, &constants);
+  std::vector<mpq_class> breaks = constants;
+  for (const mpq_class& c : constants) {
+    for (const mpq_class& d : constants) {
+      const mpq_class quotient = c / d;
+      if (breaks.size() <= kMaxBreaks && std::find(breaks.begin(), breaks.end(), quotient) == breaks.end())
+        breaks.push_back(quotient);
+    }
+  }
+  if (breaks.size() > kMaxBreaks) {
+    *complete = false;
+    return points;
+  }
+  for (const mpq_class& at : breaks) {
+    for (const int sign : {1, -1}) {
+      for (const int side : {1, -1}) {
+        ProbePoint point = points[0];
+        for (size_t i = 0; i < point.values.size(); ++i) {
+          // Different symbols at different distances, so that they are not equal by chance.
+          point.values[i] = sign * at + mpq_class(side * static_cast<long>(i + 1), 1 << 20);
+        }
+        points.push_back(std::move(point));
+      }
+    }
+  }
+  return points;
+}
+
 Sameness ProbeWith(const Expr& a, const Expr& b, const std::vector<std::string>& names, mpfr_prec_t precision,
                    WorkBudget* budget) {
   int same = 0;
-  const int points = names.empty() ? 1 : kProbePoints;
-  for (int index = 0; index < points; ++index) {
-    const ProbePoint point = MakePoint(names, index);
-    const Probed left = EvaluateAt(a, point, precision, budget);
-    const Probed right = EvaluateAt(b, point, precision, budget);
+  bool complete = true;
+  const std::vector<ProbePoint> points = PointsFor(a, b, names, &complete);
+  for (size_t index = 0; index < points.size(); ++index) {
+    Probed left{ProbeState::kTooHard, Complex(MPFR_PREC_MIN), 0};
+    Probed right = left;
+    const Sameness here = ProbeAt(a, b, points[index], precision, budget, &left, &right);
+    if (budget->exhausted()) return Sameness::kUnknown;
     if (left.state == ProbeState::kTooHard || right.state == ProbeState::kTooHard) {
-      if (names.empty() || budget->exhausted()) return Sameness::kUnknown;
+      if (names.empty()) return Sameness::kUnknown;
       continue;
     }
     if (left.state != right.state) {
@@ -516,12 +662,11 @@ Sameness ProbeWith(const Expr& a, const Expr& b, const std::vector<std::string>&
       continue;
     }
     if (left.state == ProbeState::kUndefined) continue;
-    const Sameness here = CompareProbed(left, right);
     const bool real = left.value.is_real() && right.value.is_real();
     if (here == Sameness::kDifferent && (real || index < kPositivePoints)) return Sameness::kDifferent;
     if (here == Sameness::kSame) ++same;
   }
-  return same >= (names.empty() ? 1 : 2) ? Sameness::kSame : Sameness::kUnknown;
+  return complete && same >= (names.empty() ? 1 : 2) ? Sameness::kSame : Sameness::kUnknown;
 }
 
 }  // namespace
@@ -546,15 +691,30 @@ Sameness CompareProportional(const Expr& a, const Expr& b, int* sign, WorkBudget
   if (names.empty() || names.size() > 16) return Sameness::kUnknown;
   std::vector<Probed> ratios;
   bool real = true;
-  for (int index = 0; index < kProbePoints; ++index) {
-    const ProbePoint point = MakePoint(names, index);
-    const Probed left = EvaluateAt(a, point, precision, budget);
-    const Probed right = EvaluateAt(b, point, precision, budget);
+  bool complete = true;
+  for (const ProbePoint& point : PointsFor(a, b, names, &complete)) {
+    Probed left{ProbeState::kTooHard, Complex(MPFR_PREC_MIN), 0};
+    Probed right = left;
+    // One bit more than the terms of a sum are apart; where that is too many, no point.
+    double extra = 0;
+    for (int tries = 0; tries < 2; ++tries) {
+      Evaluator evaluate_a(point, precision + static_cast<mpfr_prec_t>(extra), budget);
+      Evaluator evaluate_b(point, precision + static_cast<mpfr_prec_t>(extra), budget);
+      left = evaluate_a.Eval(a);
+      right = evaluate_b.Eval(b);
+      const double spread = std::max(evaluate_a.spread(), evaluate_b.spread());
+      if (spread <= kMaxSpread + extra) break;
+      if (spread > kMaxExtraBits) {
+        left.state = ProbeState::kTooHard;
+        break;
+      }
+      extra = spread;
+    }
     if (left.state != ProbeState::kValue || right.state != ProbeState::kValue) {
       if (budget->exhausted()) return Sameness::kUnknown;
       continue;
     }
-    Evaluator evaluator(point, precision, budget);
+    Evaluator evaluator(point, left.value.precision(), budget);
     Probed ratio = evaluator.Multiply(left, evaluator.Invert(right));
     if (ratio.state != ProbeState::kValue) continue;
     if (Log2(ratio.value) == kZero) return Sameness::kDifferent;
@@ -566,7 +726,7 @@ Sameness CompareProportional(const Expr& a, const Expr& b, int* sign, WorkBudget
       if (here == Sameness::kUnknown) ratios.pop_back();
     }
   }
-  if (ratios.size() < 3 || !sure) return Sameness::kUnknown;
+  if (ratios.size() < 3 || !sure || !complete) return Sameness::kUnknown;
   *sign = real ? mpfr_sgn(ratios.front().value.real()) : 0;
   return Sameness::kSame;
 }
@@ -575,9 +735,9 @@ Sameness CompareOrder(const Expr& a, const Expr& b, int* order, WorkBudget* budg
   bool sure = true;
   const mpfr_prec_t precision = PrecisionFor(a, b, &sure);
   const ProbePoint nowhere;
-  const Probed left = EvaluateAt(a, nowhere, precision, budget);
-  const Probed right = EvaluateAt(b, nowhere, precision, budget);
-  const Sameness same = CompareProbed(left, right);
+  Probed left{ProbeState::kTooHard, Complex(MPFR_PREC_MIN), 0};
+  Probed right = left;
+  const Sameness same = ProbeAt(a, b, nowhere, precision, budget, &left, &right);
   if (same == Sameness::kUnknown || !left.value.is_real() || !right.value.is_real()) return Sameness::kUnknown;
   if (same == Sameness::kSame) {
     *order = 0;

@@ -57,7 +57,7 @@ struct ProbePoint {
 // and mixed ones.
 ProbePoint MakePoint(const std::vector<std::string>& names, int index);
 constexpr int kPositivePoints = 3;
-constexpr int kProbePoints = 6;
+constexpr int kProbePoints = 6;  // more where an expression is given piece by piece: see PointsFor
 
 // The value of `expr` at a point. Structures and words have none (kTooHard).
 Probed EvaluateAt(const Expr& expr, const ProbePoint& point, mpfr_prec_t precision, WorkBudget* budget);

@@ -1,4 +1,5 @@
 // Sums, products, mixed numbers and powers.
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <memory>
@@ -55,13 +56,15 @@ bool Parser::AtFactor() const {
   const Token& token = Peek();
   switch (token.kind) {
     case TokenKind::kNumber: return true;
-    case TokenKind::kName: return !AtRate() && !(token.text == "min" && FollowedByEnd()) && !IsUnionLetterHere();
+    case TokenKind::kName:
+      return !AtRate() && !(options_.letter_units && AtLetterUnit()) && !(token.text == "min" && FollowedByEnd()) &&
+             !IsUnionLetterHere();
     case TokenKind::kWord: return IsSymbolRun(token.text);
     case TokenKind::kText: return false;
     case TokenKind::kCommand:
       return token.text != "end" && token.text != "pmod" && token.text != "bmod" && token.text != "mod" &&
              token.text != "rfloor" && token.text != "rceil" && token.text != "not" && token.text != "choose" &&
-             token.text != "square";
+             token.text != "over" && token.text != "square";
     case TokenKind::kSign:
       return token.text == "(" || token.text == "[" || token.text == "{" || token.text == "\\{" ||
              (token.text == "|" && !in_abs_);
@@ -140,6 +143,16 @@ ExprPtr Parser::ParseTerm() {
       }
       factors = {Make(ExprKind::kQuotient, {dividend, divisor})};
     } else if (AtFactor()) {
+      // 2.5 x 10^3
+      if (Peek().kind == TokenKind::kName && Peek().text == "x" && Peek().space_before && Peek(1).space_before &&
+          tokens_[at_ - 1].kind == TokenKind::kNumber && Peek(1).kind == TokenKind::kNumber && Peek(1).text == "10" &&
+          Same(Peek(2), "^")) {
+        ++at_;
+        ExprPtr power = ParseFactor();
+        if (power == nullptr) return nullptr;
+        factors.push_back(power);
+        continue;
+      }
       // Two numbers side by side are no product.
       if (Peek().kind == TokenKind::kNumber && tokens_[at_ - 1].kind == TokenKind::kNumber) return nullptr;
       ExprPtr factor = ParseFactor();
@@ -167,16 +180,33 @@ ExprPtr Parser::ParseSignedFactor() {
 ExprPtr Parser::ParseFactor() {
   const Depth depth(this);
   if (!depth.ok()) return nullptr;
+  const bool run = Peek().kind == TokenKind::kWord;
   ExprPtr base = ParsePrimary();
+  // What follows a run of letters belongs to the last of them: kx^2, rx(t).
+  std::vector<ExprPtr> letters;
+  if (run && base != nullptr && base->kind == ExprKind::kProduct) {
+    letters = base->args;
+    base = letters.back();
+    letters.pop_back();
+  }
+  bool head = true;
   while (base != nullptr) {
-    if (AtSign("^")) {
+    if (head && AtSign("(") && MayBeHead(*base)) {
+      ExprPtr call = TryApplication(base);
+      if (call == nullptr && bracket_ == nullptr) return nullptr;
+      if (call == nullptr) break;
+      base = call;
+      head = false;
+    } else if (AtSign("^")) {
       ++at_;
       if (TakeDegree()) {
         base = Make(ExprKind::kQuantity, {base}, "degree");
         continue;
       }
-      if (TakeSign("'")) {
-        base = Primed(base);
+      if (AtSign("'") || (AtSign("{") && Same(Peek(1), "'"))) {
+        const bool braced = TakeSign("{");
+        while (base != nullptr && TakeSign("'")) base = Primed(base);
+        if (braced && !TakeSign("}")) return nullptr;
         continue;
       }
       ExprPtr exponent = ParseScript();
@@ -197,7 +227,40 @@ ExprPtr Parser::ParseFactor() {
       break;
     }
   }
-  return base;
+  if (letters.empty() || base == nullptr) return base;
+  letters.push_back(base);
+  return Make(ExprKind::kProduct, std::move(letters));
+}
+
+bool Parser::MayBeHead(const Expr& base) {
+  const auto name = [](const Expr& x) {
+    return x.kind == ExprKind::kSymbol && !x.parenthesized && !IsConstantName(x.name) && x.name[0] != '\\';
+  };
+  if (base.kind != ExprKind::kPower || base.parenthesized) return name(base);
+  const Expr& exponent = *base.args[1];
+  const bool inverse = exponent.kind == ExprKind::kNumber && exponent.number == -1;
+  return name(*base.args[0]) && (inverse || exponent.parenthesized);
+}
+
+ExprPtr Parser::TryApplication(const ExprPtr& head) {
+  const size_t begin = at_;
+  ExprPtr argument = ParseBracket("(");
+  if (argument == nullptr) return nullptr;
+  const std::string& name = head->kind == ExprKind::kSymbol ? head->name : head->args[0]->name;
+  const bool certain = argument->kind == ExprKind::kSymbol || !IsValueKind(argument->kind) ||
+                       (argument->kind == ExprKind::kFunction && argument->name == "apply");
+  if (!certain) {
+    if (std::find(options_.factors.begin(), options_.factors.end(), name) != options_.factors.end()) {
+      bracket_begin_ = begin;
+      bracket_end_ = at_;
+      bracket_ = argument;
+      at_ = begin;
+      return nullptr;
+    }
+    if (std::find(heads_.begin(), heads_.end(), name) == heads_.end()) heads_.push_back(name);
+    doubtful_ |= !FreeSymbols(*argument).empty();
+  }
+  return Make(ExprKind::kFunction, {head, argument}, "apply");
 }
 
 bool Parser::TakeDegree() {
@@ -268,6 +331,11 @@ ExprPtr Parser::ParseGroup() {
   ExprPtr inside = ParseList(Close::kBrace);
   in_abs_ = in_abs;
   if (inside != nullptr && AtCommand("choose")) return nullptr;
+  if (inside != nullptr && AtCommand("over")) {
+    ++at_;
+    ExprPtr below = ParseList(Close::kBrace);
+    return below == nullptr || !TakeSign("}") ? nullptr : Make(ExprKind::kQuotient, {inside, below});
+  }
   if (inside == nullptr || !TakeSign("}")) return nullptr;
   return inside;
 }

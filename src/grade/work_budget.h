@@ -10,7 +10,7 @@ namespace pith::grade {
 constexpr size_t kMaxAnswerBytes = 8192;
 constexpr size_t kMaxTokens = 2048;
 constexpr size_t kMaxNodes = 4096;
-constexpr int kMaxDepth = 128;            // of the parser
+constexpr int kMaxDepth = 160;            // of the parser
 constexpr int kMaxHeight = 96;            // of a tree
 constexpr size_t kMaxItems = 256;         // of a list, tuple, set or matrix row
 constexpr int64_t kMaxExactBits = 32768;  // of a numerator or denominator: 2004! has 19,000

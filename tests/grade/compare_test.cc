@@ -14,6 +14,11 @@ TEST(GradeCompareTest, EveryRule) {
   for (const AnswerPair& pair : AnswerPairs()) {
     const Verdict forward = CompareAnswers(pair.gold, pair.predicted);
     const Verdict backward = CompareAnswers(pair.predicted, pair.gold);
+    if (pair.expected == Expected::kNotEqual) {
+      EXPECT_NE(forward, Verdict::kEqual) << pair.rule << ": " << pair.gold << "  |  " << pair.predicted;
+      EXPECT_NE(backward, Verdict::kEqual) << pair.rule << ": " << pair.gold << "  |  " << pair.predicted;
+      continue;
+    }
     const Verdict want = pair.expected == Expected::kDifferent ? Verdict::kDifferent : Verdict::kEqual;
     const Verdict want_backward = pair.expected == Expected::kEqual ? Verdict::kEqual : Verdict::kDifferent;
     EXPECT_STREQ(VerdictName(forward), VerdictName(want))
