@@ -28,12 +28,6 @@ int64_t ForcedRoom(const ReasonModel& model) {
   return static_cast<int64_t>(forced + model.forced->open.size()) + model.texts.answer_reserve + 2;
 }
 
-// The key of a problem as text: what follows the last "####" or in the box of a solution, else all of it.
-std::string GoldAnswer(std::string_view gold) {
-  const auto extracted = ExtractAnswer(gold);
-  return extracted && extracted->source != AnswerSource::kLast ? extracted->text : std::string(gold);
-}
-
 class Runner {
  public:
   Runner(const EvalBackend& backend, const EvalSettings& settings, const RunEvalOptions& options, EvalFolder& folder)
@@ -308,7 +302,8 @@ int64_t EvalQuestions(const EvalSettings& settings, int64_t problems) {
 
 Verdict GradeAnswer(std::string_view gold, const std::optional<ExtractedAnswer>& answer) {
   if (!answer) return Verdict::kNoAnswer;
-  return CompareAnswers(GoldAnswer(gold), answer->text);
+  const auto key = GoldAnswer(gold);
+  return key ? CompareAnswers(key->text, answer->text) : Verdict::kNoAnswer;
 }
 
 int64_t Regrade(const PromptFormat& format, const std::vector<Problem>& problems,

@@ -392,8 +392,8 @@ class FeatureWriter {
   }
 
   Answer Gold(size_t i) const {
-    const auto extracted = ExtractAnswer(rows_[i].answer);
-    return Answer(extracted ? extracted->text : rows_[i].answer);
+    const auto key = GoldAnswer(rows_[i].answer);
+    return key ? Answer(key->text) : Answer();
   }
   static bool Right(const Answer& gold, const std::string& text) {
     return CompareAnswers(gold, Answer(text)) == Verdict::kEqual;
