@@ -62,23 +62,28 @@ make_tokenizer() {
   rm -rf tokenizer
   mv tokenizer.part tokenizer
 }
-# The base in two trainings: at a high rate first, then with the rate falling to nothing, which is when sums become exact.
-base_options=(--dataset data/base.jsonl --eval-dataset data/base_eval.jsonl --max-length 768
+# The base in three trainings: at a high rate first, then with the rate falling to nothing, which is when sums become exact,
+# then with chats that tell again what was asked.
+base_options=(--eval-dataset data/base_eval.jsonl --max-length 768
   --per-device-train-batch-size 4 --gradient-accumulation-steps 1 --adam-beta2 0.98 --weight-decay 0.05
   --logging-steps "$(pick 20 4)" --eval-steps "$(pick 500 0)" --save-steps "$(pick 100 6)" --resume)
 train_base() {
-  train sft --full-parameters --from-config tokenizer/config.json --tokenizer tokenizer/tokenizer.json \
-    --template chatml "${base_options[@]}" --max-steps "$(pick 1400 12)" --learning-rate 1.7e-3 \
+  train sft --full-parameters --dataset data/base.jsonl --from-config tokenizer/config.json --tokenizer tokenizer/tokenizer.json \
+    --template chatml "${base_options[@]}" --max-steps "$(pick 2800 12)" --learning-rate 1.7e-3 \
     --lr-scheduler-type constant_with_warmup --warmup-steps "$(pick 120 2)" --output-dir base-1
 }
+cool_base() {
+  train sft --full-parameters --dataset data/base.jsonl -m base-1 "${base_options[@]}" --max-steps "$(pick 1400 6)" --seed 43 \
+    --learning-rate 1.4e-3 --lr-scheduler-type linear --warmup-ratio 0.03 --output-dir base-2
+}
 finish_base() {
-  train sft --full-parameters -m base-1 "${base_options[@]}" --max-steps "$(pick 700 6)" --seed 43 \
-    --learning-rate 1.4e-3 --lr-scheduler-type linear --warmup-ratio 0.03 --output-dir base
+  train sft --full-parameters --dataset data/base_reading.jsonl -m base-2 "${base_options[@]}" --max-steps "$(pick 700 6)" --seed 44 \
+    --learning-rate 1.2e-3 --lr-scheduler-type linear --warmup-ratio 0.05 --output-dir base
 }
 pack_base() { "$pith" pack base packed --recipe w4g32,head=w8g32,embed=w8g32,kv=8 --threads "$threads"; }
 train_verbose() {
   train sft -m packed --dataset data/reason.jsonl --eval-dataset data/reason_eval.jsonl --max-length 768 \
-    --per-device-train-batch-size 4 --gradient-accumulation-steps 1 --max-steps "$(pick 500 8)" \
+    --per-device-train-batch-size 4 --gradient-accumulation-steps 1 --max-steps "$(pick 1000 8)" \
     --learning-rate 2e-3 --lora-r 16 --logging-steps "$(pick 20 4)" --eval-steps "$(pick 250 0)" \
     --save-steps "$(pick 100 4)" --resume --output-dir verbose
   cp "$here/pith_reasoning.json" verbose/
@@ -86,8 +91,8 @@ train_verbose() {
 
 train_budget() {
   train grpo -m packed --adapter verbose --dataset data/grpo.jsonl --prompt plain --budgets 60,100,160,240 --budget-window 0.5 \
-    --num-generations 8 --per-device-train-batch-size 16 --gradient-accumulation-steps "$(pick 4 1)" \
-    --max-completion-length "$(pick 400 60)" --max-steps "$(pick 80 2)" --learning-rate 3e-4 --beta 1e-3 \
+    --num-generations 8 --per-device-train-batch-size 16 --gradient-accumulation-steps "$(pick 8 1)" \
+    --max-completion-length "$(pick 400 60)" --max-steps "$(pick 160 2)" --learning-rate 3e-4 --beta 1e-3 \
     --save-steps "$(pick 10 1)" --resume --output-dir budget
   cp "$here/pith_reasoning.json" budget/
 }
@@ -105,6 +110,14 @@ train_verifier() {
   train_head verifier features-verifier
 }
 train_head() { "$pith" train "$1" --features "$2" --output-dir heads; }
+# What is shipped, and evaluated: the packed model and, in its folder "reason", the adapter in 8 bits with both heads.
+ship() {
+  rm -rf ship.part
+  cp -r packed ship.part
+  cp heads/switcher.safetensors heads/verifier.safetensors budget/
+  "$pith" export peft --type int8 packed budget ship.part/reason --base-name nano > /dev/null
+  mv ship.part ship
+}
 # evaluate NAME SUITE ARGUMENTS...
 evaluate() {
   local name=$1 suite=$2
@@ -117,26 +130,30 @@ evaluate() {
 stage data data make_data
 stage tokenizer tokenizer make_tokenizer
 stage "base, first part" base-1/model.safetensors train_base
-stage "base, second part" base/model.safetensors finish_base
+stage "base, second part" base-2/model.safetensors cool_base
+stage "base, third part" base/model.safetensors finish_base
 stage pack packed/config.json pack_base
 stage verbose verbose/pith_reasoning.json train_verbose
 stage budget budget/pith_reasoning.json train_budget
 stage switcher heads/switcher.safetensors train_switcher
 stage verifier heads/verifier.safetensors train_verifier
 
+stage ship ship ship
+
 caps=$(pick 60,100,160,240,640 60)
 stage "evaluation: base" eval/base-numbers/complete evaluate base-numbers eval_numbers --reason off --temp 0 --budget 64
 stage "evaluation: base, stories" eval/base-stories/complete evaluate base-stories eval_stories --reason off \
   --temp 0 --budget 64
 for adapter in verbose budget; do
+  folder=$adapter
+  if [ "$adapter" = budget ]; then folder=ship/reason; fi
   for held_out in numbers stories; do
     stage "evaluation: $adapter, $held_out" "eval/$adapter-$held_out/complete" evaluate "$adapter-$held_out" \
-      "eval_$held_out" --adapter "$adapter" --reason on --temp 0 --budget "$caps"
+      "eval_$held_out" --adapter "$folder" --reason on --temp 0 --budget "$caps"
   done
 done
-stage "evaluation: votes" eval/votes/complete evaluate votes eval_numbers --adapter budget \
-  --verifier heads/verifier.safetensors --reason on --parallel 8 --temp 0.7 --top-p 1 --budget "$(pick 160 60)"
-stage "evaluation: switcher" eval/mix/complete evaluate mix eval_mix --adapter budget \
-  --switcher heads/switcher.safetensors --reason both --temp 0 --budget "$(pick 240 60)"
+stage "evaluation: votes" eval/votes/complete evaluate votes eval_numbers --adapter ship/reason --reason on --parallel 8 --temp 0.7 --top-p 1 --budget "$(pick 160 60)"
+stage "evaluation: switcher" eval/mix/complete evaluate mix eval_mix --adapter ship/reason \
+  --reason both --temp 0 --budget "$(pick 240 60)"
 python3 "$here/table.py" eval > eval/table.md
 echo "nano: $out/eval/table.md"

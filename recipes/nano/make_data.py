@@ -2,6 +2,7 @@
 
 Usage: make_data.py --out DIR [--seed N] [--scale X]
   base.jsonl           texts with worked derivations, direct-answer chats, everyday chats, drills
+  base_reading.jsonl   the same, and chats in which what was asked is told again
   base_eval.jsonl      the same kind, never trained on
   reason.jsonl         long traces inside <think>, for the reasoning adapter
   grpo.jsonl           problem and answer, for the budget
@@ -21,6 +22,8 @@ import problems
 
 BUDGET_TEMPLATE = " Use at most {budget} tokens."
 BUDGETS = [60, 100, 160, 240]
+SAY_AGAIN = ["Do not answer, say it again.", "Just say that again.", "Tell me what I said."]
+LIST_EVENTS = ["Do not solve it, list what happens.", "Just list what happens.", "Tell me what happens, in short."]
 VERIFY = "Is the solution above correct? Answer yes or no."
 
 
@@ -65,14 +68,31 @@ def derivation_text(rng, count, long_share):
 
 def verification(rng):
     problem = problems.make_problem(rng, 2, 6)
-    shown = problem if rng.random() < 0.5 else problems.break_derivation(rng, problem)
+    shown, fault = (problem, "") if rng.random() < 0.5 else problems.break_derivation(rng, problem)
     trace = problems.concise(shown) if rng.random() < 0.8 else problems.draw_verbose(rng, shown)
-    return chat(problem.text, thoughts(trace, shown.answer), VERIFY, "yes" if shown.answer == problem.answer else "no")
+    return chat(problem.text, thoughts(trace, shown.answer), VERIFY, f"no. {fault}." if fault else "yes")
 
 
-def base_row(rng):
-    kind = rng.choices(["text", "texts", "long", "direct", "verify", "drill", "everyday"],
-                       [40, 4, 6, 14, 4, 12, 20])[0]
+def reading(rng):
+    """What was asked is told again, not answered: so what the base keeps of a question holds its words and numbers. An
+    adapter that reasons reads nothing else of it. The request comes last: nothing before knows of it."""
+    if rng.random() < 0.25:
+        request, _ = everyday.make_request(rng)
+        return chat(f"{request} {rng.choice(SAY_AGAIN)}", request)
+    problem = problems.make_problem(rng)
+    events = ", ".join(step.label for step in problem.steps)
+    return chat(f"{with_budget(rng, problem.text, 0.5)} {rng.choice(LIST_EVENTS)}",
+                f"It starts with {problem.start}. Then: {events}.")
+
+
+BASE = {"text": 40, "texts": 4, "long": 6, "direct": 8, "verify": 14, "drill": 10, "everyday": 18}
+BASE_READING = {**BASE, "text": 36, "drill": 6, "everyday": 14, "read": 18}
+
+
+def base_row(rng, shares):
+    kind = rng.choices(list(shares), list(shares.values()))[0]
+    if kind == "read":
+        return reading(rng)
     if kind == "text":
         return derivation_text(rng, 1, 0.0)
     if kind == "texts":
@@ -120,10 +140,15 @@ def problem_rows(rng, count, prefix, **options):
     return rows
 
 
+def mixed(rng, rows):
+    rng.shuffle(rows)
+    return rows
+
+
 def given_row(rng, row_id):
     problem = problems.make_problem(rng)
     responses = []
-    for shown in (problem, problems.break_derivation(rng, problem)):
+    for shown in (problem, problems.break_derivation(rng, problem)[0]):
         responses.append({"text": thoughts(problems.concise(shown), shown.answer),
                           "label": shown.answer == problem.answer})
     return {"id": row_id, "problem": problem.text, "answer": str(problem.answer), "responses": responses}
@@ -162,12 +187,13 @@ def main():
                 file.write(json.dumps(row) + "\n")
         os.replace(path + ".part", path)
 
-    write("base", lambda rng: (base_row(rng) for _ in range(size(160000))))
-    write("base_eval", lambda rng: (base_row(rng) for _ in range(size(400))))
+    write("base", lambda rng: (base_row(rng, BASE) for _ in range(size(160000))))
+    write("base_reading", lambda rng: (base_row(rng, BASE_READING) for _ in range(size(60000))))
+    write("base_eval", lambda rng: (base_row(rng, BASE) for _ in range(size(400))))
     write("reason", lambda rng: (reason_row(rng) for _ in range(size(16000))))
     write("reason_eval", lambda rng: (reason_row(rng) for _ in range(size(200))))
-    write("grpo", lambda rng: problem_rows(rng, size(4000), "grpo"))
-    write("verifier", lambda rng: problem_rows(rng, size(600), "verifier"))
+    write("grpo", lambda rng: mixed(rng, problem_rows(rng, size(4000), "grpo") + easy_rows(rng, size(500), "easy", False)))
+    write("verifier", lambda rng: problem_rows(rng, size(2000), "verifier"))
     write("verifier_given", lambda rng: [given_row(rng, f"given-{i}") for i in range(size(1000))])
     write("switcher", lambda rng: [{"id": row["id"], "problem": row["problem"], "label": label}
                                    for label, rows in ((1, problem_rows(rng, size(400), "hard")),

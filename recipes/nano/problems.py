@@ -285,17 +285,32 @@ def draw_verbose(rng, problem):
     return verbose(rng, problem, doubt=0.75, restate=True, again=rng.choice([1, 1, 2]))
 
 
+def apply(value, op, n):
+    return {"+": value + n, "-": value - n, "*2": value * 2, "*3": value * 3, "/2": value // 2}[op]
+
+
 def break_derivation(rng, problem):
-    """The derivation with one error that is carried on; its answer is nearly always wrong."""
+    """The derivation with one error that is carried on, of the kinds that small models make: a wrong result, a number or
+    an operation that the event does not have, an event left out. Returns it and what is wrong with it, in words; its
+    answer is another one than the problem's."""
     while True:
         at = rng.randrange(len(problem.steps))
+        kind = rng.choices(["result", "number", "operation", "missing"], [25, 40, 20, 15])[0]
+        right = problem.steps[at]
         steps, value = [], problem.start
         for i, step in enumerate(problem.steps):
-            n = step.n
-            result = {"+": value + n, "-": value - n, "*2": value * 2, "*3": value * 3, "/2": value // 2}[step.op]
-            if i == at:
-                result += rng.choice([-10, -2, -1, 1, 2, 10])
-            steps.append(dataclasses.replace(step, a=value, result=result))
+            op, n, label = step.op, step.n, step.label
+            if i == at and kind == "missing":
+                continue
+            if i == at and kind == "number" and op in "+-":
+                others = [other.n for other in problem.steps if other.n != n]
+                n = rng.choice(others) if others and rng.random() < 0.6 else rng.randint(2, 20)
+                label = label.replace(str(step.n), str(n))
+            if i == at and kind == "operation" and op in "+-":
+                op = "-" if op == "+" else "+"
+            result = apply(value, op, n) + (rng.choice([-10, -2, -1, 1, 2, 10]) if i == at and kind == "result" else 0)
+            steps.append(Step(label, value, op, n, result))
             value = result
-        if all(0 <= step.result <= LIMIT for step in steps):
-            return dataclasses.replace(problem, steps=steps)
+        if steps and all(0 <= step.result <= LIMIT for step in steps) and steps[-1].result != problem.answer:
+            fault = f"{right.label} is left out" if kind == "missing" else f"{right.label}: {right.equation()}"
+            return dataclasses.replace(problem, steps=steps), fault
