@@ -167,6 +167,25 @@ TEST(GradeExtractTest, Truncated) {
   EXPECT_FALSE(none.correct());
 }
 
+// A key is never cut down to its last number.
+TEST(GradeExtractTest, KeysAreWhole) {
+  for (const auto& [key, part] : {std::pair{"between 5 and 10", "10"},
+                                  {"5 feet 3 inches", "3"},
+                                  {"May 5, 2020", "2020"},
+                                  {"-1./3", "3"},
+                                  {"1⁄2", "2"},
+                                  {"at least 5", "5"},
+                                  {"three of the 7", "7"}}) {
+    EXPECT_FALSE(Grade(key, part).correct()) << key;
+    EXPECT_FALSE(Grade(key, std::string("The answer is ") + part).correct()) << key;
+    EXPECT_TRUE(Grade(key, std::string("\\boxed{") + key + "}").correct()) << key;
+    EXPECT_EQ(GoldAnswer(key)->text, key);
+  }
+  EXPECT_EQ(GoldAnswer("She has 3 + 4.\n#### 7")->text, "7");
+  EXPECT_EQ(GoldAnswer("Adding gives $\\boxed{7}$, which is prime.")->text, "7");
+  EXPECT_FALSE(GoldAnswer(" "));
+}
+
 TEST(GradeExtractTest, KeysMayBeSolutions) {
   EXPECT_TRUE(Grade("Adding gives $3+4=\\boxed{7}$, which is prime.", "7").correct());
   EXPECT_TRUE(Grade("She has 3 + 4 = <<3+4=7>>7.\n#### 7", "The answer is 7").correct());
