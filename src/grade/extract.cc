@@ -433,15 +433,21 @@ std::string_view ClauseAt(std::string_view text, size_t from, bool* terminated) 
   return rest;
 }
 
+// Statements that are read, from the last one on: a text that states nothing so often (a response that runs in circles)
+// states nothing, and is not read through for each of them.
+constexpr int kMostStatements = 32;
+
 std::optional<ExtractedAnswer> Extract(std::string_view response, const ExtractOptions& options) {
   const std::string cleaned = WithoutNotes(Readable(response));
   const std::string_view text = cleaned;
   if (TrimAnswer(text).empty()) return std::nullopt;
   const auto boxed = BoxedAnswer(text);
   const std::vector<Marker> markers = FindMarkers(text);
+  int tries = 0;
   for (auto marker = markers.rbegin(); marker != markers.rend(); ++marker) {
     // A box wins over a statement, but for one behind it that says it is the final one.
     if (boxed && (marker->begin < boxed->end || !marker->final)) continue;
+    if (++tries > kMostStatements) break;
     if (OpensBrokenFormula(text.substr(marker->content))) return std::nullopt;
     bool terminated = false;
     const std::string_view clause = ClauseAt(text, marker->content, &terminated);

@@ -1,6 +1,7 @@
 // Whatever the input, the work is bounded; a limit gives "too_hard", not "different".
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <ctime>
 #include <string>
 #include <thread>
@@ -107,6 +108,21 @@ TEST(GradeLimitsTest, HostileTexts) {
     if (!Answer(text).empty()) {
       EXPECT_EQ(CompareAnswers(text, text), Verdict::kEqual) << text.substr(0, 60);
     }
+  }
+}
+
+// A response that runs in circles: it says "answer" all the time and never states one.
+TEST(GradeLimitsTest, StatementsWithoutAnswers) {
+  std::string ending;
+  for (int i = 0; i < 60; ++i) ending += "word ";
+  for (const std::string piece : {"answer: ww xx ", "answer: \\[ xx ", "the answer is {ww xx "}) {
+    std::string text;
+    while (text.size() < size_t{1} << 20) text += piece;
+    const std::clock_t begin = std::clock();
+    (void)ExtractAnswer(text + ending, {});
+    const double seconds = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
+    // 3 s before the number of statements was bounded; the rest is a few passes over a MiB.
+    EXPECT_LT(seconds, 0.5) << piece;
   }
 }
 
