@@ -31,11 +31,7 @@ class TrainCli : public ::testing::Test {
   void SetUp() override {
     dir_ = testing::TempDir();
     std::ofstream(dir_ + "/tokenizer.json") << train::ByteTokenizerJson();
-    const Json config = {{"model_type", "qwen2"},  {"hidden_size", 32},           {"intermediate_size", 64},
-                         {"num_hidden_layers", 2}, {"num_attention_heads", 4},    {"num_key_value_heads", 2},
-                         {"vocab_size", 259},      {"rms_norm_eps", 1e-6},        {"max_position_embeddings", 512},
-                         {"rope_theta", 10000.0},  {"tie_word_embeddings", true}, {"eos_token_id", 256}};
-    std::ofstream(dir_ + "/config.json") << config;
+    std::ofstream(dir_ + "/config.json") << train::ByteModelConfigJson();
     std::ofstream texts(dir_ + "/texts.jsonl");
     std::ofstream chats(dir_ + "/chats.jsonl");
     for (int i = 0; i < 30; ++i) {

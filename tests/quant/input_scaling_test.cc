@@ -7,9 +7,9 @@
 #include <cmath>
 
 #include "base/random.h"
-#include "engine/engine.h"
 #include "quant/gptq.h"
 #include "quant/merged_model.h"
+#include "quant_test.h"
 #include "support/data.h"
 
 namespace pith::quant {
@@ -83,24 +83,6 @@ TEST(InputScaling, FollowsTheDefinitionsAndLowersTheError) {
   };
   EXPECT_LT(error(awq), 0.8 * error(ones));
   EXPECT_GT(awq[0], awq[1]);  // large inputs get finer weights
-}
-
-std::vector<float> Logits(const std::string& dir) {
-  auto checkpoint = Checkpoint::Open(dir);
-  EXPECT_TRUE(checkpoint.ok()) << checkpoint.error().message;
-  EngineOptions options;
-  options.weights = WeightFormat::kF32;
-  options.kv = KvType::kF32;
-  options.threads = 1;
-  auto engine = Engine::Load(*checkpoint, options);
-  EXPECT_TRUE(engine.ok()) << engine.error().message;
-  std::vector<int32_t> tokens;
-  for (int32_t i = 0; i < 40; ++i) tokens.push_back((i * 37 + 11) % static_cast<int32_t>((*engine)->config().vocab));
-  Sequence sequence = (*engine)->NewSequence();
-  const StepItem item{&sequence, tokens, nullptr, Rows::kAll, Rows::kNone};
-  const auto output = (*engine)->Step(std::span(&item, 1));
-  EXPECT_TRUE(output.ok()) << output.error().message;
-  return {output->logits.begin(), output->logits.end()};
 }
 
 TEST(InputScaling, LeavesTheFunctionAlone) {

@@ -8,11 +8,11 @@
 #include <filesystem>
 
 #include "base/random.h"
-#include "engine/engine.h"
 #include "quant/hadamard.h"
 #include "quant/local_optimizer.h"
 #include "quant/merged_model.h"
 #include "quant/quantize_model.h"
+#include "quant_test.h"
 #include "support/data.h"
 
 namespace pith::quant {
@@ -35,24 +35,6 @@ class TemporaryDir {
  private:
   fs::path path_;
 };
-
-std::vector<float> Logits(const std::string& dir) {
-  auto checkpoint = Checkpoint::Open(dir);
-  EXPECT_TRUE(checkpoint.ok()) << checkpoint.error().message;
-  EngineOptions options;
-  options.weights = WeightFormat::kF32;
-  options.kv = KvType::kF32;
-  options.threads = 1;
-  auto engine = Engine::Load(*checkpoint, options);
-  EXPECT_TRUE(engine.ok()) << engine.error().message;
-  std::vector<int32_t> tokens;
-  for (int32_t i = 0; i < 40; ++i) tokens.push_back((i * 37 + 11) % static_cast<int32_t>((*engine)->config().vocab));
-  Sequence sequence = (*engine)->NewSequence();
-  const StepItem item{&sequence, tokens, nullptr, Rows::kAll, Rows::kNone};
-  const auto output = (*engine)->Step(std::span(&item, 1));
-  EXPECT_TRUE(output.ok()) << output.error().message;
-  return {output->logits.begin(), output->logits.end()};
-}
 
 double RelativeChange(const std::vector<float>& a, const std::vector<float>& b) {
   EXPECT_EQ(a.size(), b.size());

@@ -57,6 +57,14 @@ AnswerResult Solve(const ScriptedModel& scripted, Question question) {
   return answer.ok() ? std::move(*answer) : AnswerResult{};
 }
 
+// From now on `origins` is what the last logits were computed from.
+void RecordOrigins(ScriptedModel& scripted, std::vector<KvOrigin>* origins) {
+  scripted.engine.next = [next = scripted.engine.next, origins](std::span<const KvOrigin> so_far) {
+    origins->assign(so_far.begin(), so_far.end());
+    return next(so_far);
+  };
+}
+
 TEST(AnswerTest, DirectRoute) {
   ScriptedModel scripted;
   scripted.responses = {"It is \\boxed{4}."};
@@ -84,11 +92,7 @@ TEST(AnswerTest, ReasoningForcesTheTagAndPutsTheAdapterOnFromThere) {
   scripted.responses = {"<think>\nhm\n</think>\n\n\\boxed{4}"};
   scripted.model.adapter = Adapter::Random(TinyConfig(), 4, LoraFormat::kF32);
   std::vector<KvOrigin> longest;
-  const auto next = scripted.engine.next;
-  scripted.engine.next = [&](std::span<const KvOrigin> so_far) {
-    longest.assign(so_far.begin(), so_far.end());
-    return next(so_far);
-  };
+  RecordOrigins(scripted, &longest);
   AnswerOptions options = Greedy();
   options.mode = ReasonMode::kOn;
   std::string thoughts, text;
@@ -112,11 +116,7 @@ TEST(AnswerTest, AdapterOnThePromptForComparison) {
   scripted.responses = {"<think>\nhm\n</think>\n\n\\boxed{4}"};
   scripted.model.adapter = Adapter::Random(TinyConfig(), 4, LoraFormat::kF32);
   std::vector<KvOrigin> longest;
-  const auto next = scripted.engine.next;
-  scripted.engine.next = [&](std::span<const KvOrigin> so_far) {
-    longest.assign(so_far.begin(), so_far.end());
-    return next(so_far);
-  };
+  RecordOrigins(scripted, &longest);
   AnswerOptions options = Greedy();
   options.adapter_on_prompt = true;
   EXPECT_EQ(ValidateQuestion(scripted.model, Ask(scripted, "2+2?", options)).error().code, ErrorCode::kInvalidArgument);

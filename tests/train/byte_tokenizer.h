@@ -62,4 +62,21 @@ inline std::shared_ptr<const Tokenizer> ByteTokenizer() {
   return *tokenizer;
 }
 
+// The config.json of a small model on these bytes.
+inline std::string ByteModelConfigJson() {
+  return Json({{"model_type", "qwen2"},
+               {"hidden_size", 32},
+               {"intermediate_size", 64},
+               {"num_hidden_layers", 2},
+               {"num_attention_heads", 4},
+               {"num_key_value_heads", 2},
+               {"vocab_size", 259},
+               {"rms_norm_eps", 1e-6},
+               {"max_position_embeddings", 512},
+               {"rope_theta", 10000.0},
+               {"tie_word_embeddings", true},
+               {"eos_token_id", kEndOfText}})
+      .dump();
+}
+
 }  // namespace pith::train

@@ -139,23 +139,33 @@ TEST(Sft, ResumeIsBitExact) {
   }
 }
 
-// The process dies at any moment, most of them in the middle of writing a checkpoint; it goes on and ends where an
-// undisturbed run ends.
+// Goes on with the run in `out` in a process of its own, a checkpoint every step; negative when there is none.
+pid_t TrainInAChild(const std::string& out) {
+  const pid_t child = ::fork();
+  if (child != 0) return child;
+  SftOptions options = Options(out);
+  options.save_steps = 1;
+  options.resume = true;
+  const auto model = NewModel();
+  ::_exit(Train(*model, options).ok() ? 0 : 1);
+}
+
+void ExpectAsUndisturbed(const std::string& out) {
+  const auto whole = NewModel();
+  ASSERT_TRUE(Train(*whole, Options(testing::TempDir() + "/straight")).ok());
+  const auto survived = NewModel();
+  ASSERT_TRUE(survived->LoadAdapter(out).ok());
+  EXPECT_EQ(survived->CopyParameters(), whole->CopyParameters());
+}
+
+// The process dies at any moment; it goes on and ends where an undisturbed run ends.
 TEST(Sft, SurvivesKillNine) {
-  const std::string straight = testing::TempDir() + "/straight";
   const std::string out = testing::TempDir() + "/out";
   int kills = 0;
   int64_t last_step = 0;
   for (int attempt = 0; attempt < 200; ++attempt) {
-    const pid_t child = ::fork();
+    const pid_t child = TrainInAChild(out);
     ASSERT_GE(child, 0);
-    if (child == 0) {
-      SftOptions options = Options(out);
-      options.save_steps = 1;
-      options.resume = true;
-      const auto model = NewModel();
-      ::_exit(Train(*model, options).ok() ? 0 : 1);
-    }
     const auto wait = 15000 + static_cast<useconds_t>(RandomBits(1, 1, static_cast<uint64_t>(attempt)) % 60000);
     ::usleep(kills < 12 ? wait : 60000000U / 4);
     if (kills < 12) ::kill(child, SIGKILL);
@@ -174,11 +184,7 @@ TEST(Sft, SurvivesKillNine) {
     ++kills;
   }
   EXPECT_EQ(last_step, 12);
-  const auto whole = NewModel();
-  ASSERT_TRUE(Train(*whole, Options(straight)).ok());
-  const auto survived = NewModel();
-  ASSERT_TRUE(survived->LoadAdapter(out).ok());
-  EXPECT_EQ(survived->CopyParameters(), whole->CopyParameters());
+  ExpectAsUndisturbed(out);
   RecordProperty("kills", kills);
 }
 
@@ -196,7 +202,6 @@ std::optional<std::filesystem::file_time_type> Unfinished(const std::string& out
 // The kills that matter: while a checkpoint is being written. Each leaves an unfinished one behind and costs no more
 // than the step under way.
 TEST(Sft, KilledWhileWritingACheckpoint) {
-  const std::string straight = testing::TempDir() + "/straight";
   const std::string out = testing::TempDir() + "/out";
   constexpr int kHits = 4;
   int hits = 0;
@@ -204,15 +209,8 @@ TEST(Sft, KilledWhileWritingACheckpoint) {
   bool finished = false;
   for (int attempt = 0; attempt < 100 && !finished; ++attempt) {
     const auto left = Unfinished(out);
-    const pid_t child = ::fork();
+    const pid_t child = TrainInAChild(out);
     ASSERT_GE(child, 0);
-    if (child == 0) {
-      SftOptions options = Options(out);
-      options.save_steps = 1;
-      options.resume = true;
-      const auto model = NewModel();
-      ::_exit(Train(*model, options).ok() ? 0 : 1);
-    }
     int status = 0;
     bool ended = false;
     while (!ended && hits < kHits) {
@@ -238,11 +236,7 @@ TEST(Sft, KilledWhileWritingACheckpoint) {
   EXPECT_EQ(hits, kHits);
   EXPECT_TRUE(finished);
   EXPECT_EQ(last_step, 12);
-  const auto whole = NewModel();
-  ASSERT_TRUE(Train(*whole, Options(straight)).ok());
-  const auto survived = NewModel();
-  ASSERT_TRUE(survived->LoadAdapter(out).ok());
-  EXPECT_EQ(survived->CopyParameters(), whole->CopyParameters());
+  ExpectAsUndisturbed(out);
 }
 
 TEST(Sft, OtherOptionsDoNotResume) {
