@@ -4,11 +4,15 @@
 // never trained on.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
+#include "base/json.h"
 #include "reason/answer.h"
+#include "support/data.h"
 
 namespace pith {
 namespace {
@@ -116,6 +120,29 @@ TEST_F(NanoModel, ProblemsAreReasonedAboutVerifiedAndVotedOn) {
   // The base guesses; a part of the path that does not work leaves nothing right either.
   EXPECT_GE(right, 5);
   EXPECT_LE(alone, 2);
+}
+
+// The job gives the same tokens on every processor: the golden ones are those of x86-64, and this test runs in the
+// aarch64 build too (scripts/aarch64.sh). PITH_WRITE_GOLDEN=1 writes them anew.
+TEST_F(NanoModel, TokensAreTheSameOnEveryProcessor) {
+  Json got = Json::array();
+  for (const Case& c : kProblems) {
+    AnswerOptions options = Options(ReasonMode::kAuto);
+    options.parallel = 8;
+    options.sampling.temperature = 1.2;
+    const AnswerResult answer = Ask(c.question, options);
+    Json streams = Json::array();
+    for (const StreamResult& stream : answer.streams) streams.push_back(stream.tokens);
+    got.push_back({{"answer", answer.answer.value_or("")}, {"chosen", answer.chosen}, {"streams", streams}});
+  }
+  const std::string golden = testing::GoldenPath("nano/tokens.json");
+  if (std::getenv("PITH_WRITE_GOLDEN") != nullptr) std::ofstream(golden) << got.dump() << "\n";
+  const auto want = ReadJsonFile(golden);
+  ASSERT_TRUE(want.ok()) << want.error().message;
+  EXPECT_EQ(got, *want);
+  // Streams of the hardest problem go different ways: this is not eight times one answer.
+  const Json& streams = want->at(6).at("streams");
+  EXPECT_NE(streams.at(0), streams.at(1));
 }
 
 TEST_F(NanoModel, EverydayRequestsAreAnsweredAtOnce) {
