@@ -42,7 +42,6 @@ struct GrpoFlags {
   std::string loss_type = "dapo";
   std::string scale_rewards = "group";
   double epsilon_high = 0;
-  std::string kv = "int8";
   GrpoOptions grpo;
 
   bool Given(const char* name) const { return app->get_option(name)->count() > 0; }
@@ -54,7 +53,7 @@ Result<std::unique_ptr<TextModel>> LoadRolloutModel(const LoadedForTraining& loa
   options.weights = loaded.checkpoint->quantization() ? "stored" : "f32";
   options.chat_template = flags.model.chat_template;
   options.engine.threads = flags.model.threads;
-  options.engine.kv = flags.kv == "f32" ? KvType::kF32 : flags.kv == "bf16" ? KvType::kBF16 : KvType::kInt8;
+  options.engine.kv = flags.model.kv == "f32" ? KvType::kF32 : flags.model.kv == "bf16" ? KvType::kBF16 : KvType::kInt8;
   return TextModel::Load(loaded.checkpoint->path(), options);
 }
 
@@ -215,7 +214,6 @@ void AddAlgorithmOptions(CLI::App* app, GrpoFlags& flags) {
   app->add_option("--rollout-importance-cap", grpo.rollout_importance_cap,
                   "Most weight that corrects for the engine's rounding in the rollouts; 0 = no correction")
       ->capture_default_str();
-  AddChoiceOption(app, "--kv-type", flags.kv, {"int8", "bf16", "f32"}, "KV cache of the rollouts");
   app->add_option("--max-streams", grpo.max_streams, "Responses that are generated at the same time")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();

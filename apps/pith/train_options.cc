@@ -79,6 +79,13 @@ void AddLoraOptions(CLI::App* app, TrainFlags& flags) {
                   "Linears that it acts on: all-linear, or names with commas (q_proj,v_proj,...,lm_head)")
       ->type_name("NAMES")
       ->capture_default_str();
+  std::vector<std::string> formats = {"auto", "int8", "f32"};
+  if (flags.lora_of_adapter) formats.insert(formats.begin() + 2, "bf16");
+  AddChoiceOption(app, "--kv-type", flags.kv, formats,
+                  flags.lora_of_adapter
+                      ? "KV cache of the rollouts and, when int8, its rounding in training (auto: int8)"
+                      : "Keys and values in training: rounded as the runtime's int8 cache has them (auto: for an "
+                        "adapter, but not with --base f32), or as they are");
   app->add_flag("--gradient-checkpointing", flags.gradient_checkpointing,
                 "Compute layers again in the backward pass: slower, in far less memory");
   app->add_option("--device", flags.device,
@@ -185,6 +192,7 @@ Result<LoadedForTraining> LoadForTraining(const TrainFlags& flags) {
     if (flags.chat_template != "auto") {
       PITH_ASSIGN(loaded.family, ParseTemplateFamily(flags.chat_template));
     }
+    options.round_cache = flags.kv == "int8";
     PITH_ASSIGN(loaded.model, train::TrainModel::Random(config, options));
     return loaded;
   }
@@ -194,6 +202,7 @@ Result<LoadedForTraining> LoadForTraining(const TrainFlags& flags) {
   PITH_ASSIGN(const std::string path, ResolveModel(flags.model));
   PITH_ASSIGN(loaded.checkpoint, Checkpoint::Open(path));
   if (flags.full) {
+    options.round_cache = flags.kv == "int8";
     if (flags.base == "packed") {
       return Error{ErrorCode::kInvalidArgument, "--base packed is frozen: it does not go with --full-parameters"};
     }
@@ -216,6 +225,7 @@ Result<LoadedForTraining> LoadForTraining(const TrainFlags& flags) {
     }
     const bool floats = flags.base == "f32" || flags.base == "dequantized";
     options.base = floats ? train::BaseFormat::kF32 : train::BaseFormat::kAuto;
+    options.round_cache = flags.kv == "int8" || (flags.kv == "auto" && (flags.lora_of_adapter || flags.base != "f32"));
   }
   PITH_ASSIGN(loaded.tokenizer, CheckpointTokenizer(*loaded.checkpoint));
   if (flags.chat_template != "auto") {

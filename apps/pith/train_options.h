@@ -33,6 +33,9 @@ struct TrainFlags {
   double lora_dropout = 0;
   bool use_rslora = false;
   std::string target_modules = "all-linear";
+  // Keys and values as training sees them: int8 = as the runtime caches them; f32; auto = int8 for an adapter on a base
+  // that runs (packed or dequantized), else f32. Of GRPO the rollouts' cache too, which may be bf16.
+  std::string kv = "auto";
   bool gradient_checkpointing = false;
   int threads = 0;
   std::string device = "cpu";
@@ -40,8 +43,9 @@ struct TrainFlags {
 };
 
 // -m, --base, --template, --full-parameters, --from-config, --tokenizer, --init-adapter, --lora-*, --target-modules,
-// --gradient-checkpointing, --device, --threads, --seed. With lora_of_adapter: --adapter instead of --init-adapter, and neither
-// whole models nor dropout.
+// --kv-type,
+// --gradient-checkpointing, --device, --threads, --seed. With lora_of_adapter: --adapter instead of --init-adapter, and
+// neither whole models nor dropout.
 void AddTrainModelOptions(CLI::App* app, TrainFlags& flags);
 // --adam-*, --weight-decay.
 void AddAdamWOptions(CLI::App* app, train::AdamWOptions& options);

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # A reasoning adapter, budget-forced, with switcher and verifier, for qwen2.5-coder-0.5b: recipes/qwen2.5-coder/make.sh
 #   --data DIR   public data sets (default: PITH_DATA)    --out DIR   where everything goes (default: build/qwen2.5-coder)
+#   --scale S    the share of problems and of steps of GRPO that is used (default: 1); of one run, always the same
 #   --tiny       a hundredth of everything and a few steps, to see that the stages fit together
 #   --until NAME stop after a stage: data, distill, sft, unmasked, grpo, verifier, switcher, ship, evaluate
 # Run it again after a stop: finished stages are skipped, the stage under way goes on where it was.
@@ -10,16 +11,18 @@ here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 
 tiny=false
+scale=1
 out=
 until=
 data=${PITH_DATA:-}
 while [ $# -gt 0 ]; do
   case "$1" in
     --tiny) tiny=true ;;
+    --scale) scale=$2; shift ;;
     --out) out=$2; shift ;;
     --data) data=$2; shift ;;
     --until) until=$2; shift ;;
-    *) sed -n '2,7s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+    *) sed -n '2,8s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
   esac
   shift
 done
@@ -38,6 +41,8 @@ mkdir -p "$out"
 out=$(cd "$out" && pwd)
 cd "$out"
 
+# part N: the share of N.
+part() { awk -v n="$1" -v s="$scale" 'BEGIN { k = int(n * s + 0.5); print k < 2 ? 2 : k }'; }
 pick() { if $tiny; then echo "$2"; else echo "$1"; fi; }
 # stage NAME FILE COMMAND...: skipped when FILE is there, which the command writes last.
 stage() {
@@ -62,7 +67,7 @@ prepare() {
 }
 # The teacher samples with 8-bit activations: what is kept is graded anyway.
 distill() {
-  "$pith" distill -m "$teacher" --activations a8 --data data/distill.jsonl --samples 3 --keep 2 --style both --temp 0.7 \
+  "$pith" distill -m "$teacher" --activations a8 --data data/distill.jsonl --limit "$(part 1200)" --samples 3 --keep 2 --style both --temp 0.7 \
     --budget 400 --prompt boxed --row-prompt boxed,plain --threads "$threads" --out traces.part --work distill.run
   mv traces.part traces.jsonl
 }
@@ -71,19 +76,19 @@ train_sft() {
   local name=$1
   shift
   "$pith" train sft -m "$student" --dataset traces.jsonl --eval-split "$(pick 0.03 0)" --max-length 1024 --lora-r 16 \
-    --per-device-train-batch-size 2 --gradient-accumulation-steps 4 --num-train-epochs 2 --learning-rate 2e-4 \
+    --per-device-train-batch-size 2 --gradient-accumulation-steps 2 --num-train-epochs 2 --learning-rate 2e-4 \
     --max-steps "$(pick -1 3)" --eval-steps "$(pick 40 0)" --save-steps "$(pick 10 1)" --seed 1 --threads "$threads" --resume --output-dir "$name" "$@"
   cp "$here/pith_reasoning.json" "$name/"
 }
 train_grpo() {
   "$pith" train grpo -m "$student" --adapter sft --dataset data/grpo.jsonl --prompt boxed --budgets 100,200,300,400 \
-    --budget-window 0.25 --num-generations 8 --per-device-train-batch-size 4 --gradient-accumulation-steps "$(pick 16 4)" \
-    --max-completion-length "$(pick 520 60)" --max-steps "$(pick 100 2)" --learning-rate 5e-5 --beta 1e-3 --temperature 0.8 \
+    --budget-window 0.25 --num-generations 8 --per-device-train-batch-size 4 --gradient-accumulation-steps "$(pick 8 4)" \
+    --max-completion-length "$(pick 520 60)" --cap-at-window --max-steps "$(pick "$(part 150)" 2)" --learning-rate 5e-5 --beta 1e-3 --temperature 0.8 \
     --save-steps "$(pick 5 1)" --seed 1 --threads "$threads" --resume --output-dir grpo
   cp "$here/pith_reasoning.json" grpo/
 }
 train_verifier() {
-  "$pith" features -m "$student" --kind verifier --adapter grpo --reason on --input data/verifier.jsonl --prompt boxed --parallel 8 \
+  "$pith" features -m "$student" --kind verifier --adapter grpo --reason on --input data/verifier.jsonl --limit "$(part 1000)" --prompt boxed --parallel 8 \
     --temp 0.8 --budget 400 --threads "$threads" --out features-verifier
   if ! "$pith" train verifier --features features-verifier --seed 1 --out grpo; then
     # So few samples may have no right one.
@@ -95,7 +100,7 @@ train_verifier() {
 train_switcher() {
   local prompt
   for prompt in plain boxed; do
-    "$pith" features -m "$student" --kind switcher --direct data/direct.jsonl --reasoned data/reasoned.jsonl --prompt "$prompt" \
+    "$pith" features -m "$student" --kind switcher --direct data/direct.jsonl --reasoned data/reasoned.jsonl --limit "$(part 600)" --prompt "$prompt" \
       --threads "$threads" --out "features-switcher-$prompt"
   done
   "$pith" train switcher --features features-switcher-plain features-switcher-boxed --seed 1 --out grpo

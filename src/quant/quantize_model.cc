@@ -420,8 +420,8 @@ class Quantization {
     options.threads = options_.threads;
     options.gradient_checkpointing = LongStep();
     options.device = Training().device;
-    options.round_activations = Training().device == "cpu";
-    options.round_cache = options.round_activations && options_.recipe.kv_bits.has_value();
+    options.round_activations = true;
+    options.round_cache = options_.recipe.kv_bits.has_value();
     return train::TrainModel::Load(packed, options);
   }
 

@@ -149,25 +149,29 @@ AttentionInputs InputsOf(const Pass& pass, int64_t layer, const Tensor& q, const
   return in;
 }
 
+// Keys after RoPE, and values, as the cache holds them.
+KeysValues CachedKeysValues(const Pass& pass, int64_t layer, const Tensor& k, const Tensor& v) {
+  Tensor rotated_k = at::empty_like(k);
+  RotateRows(pass, k.data_ptr<float>(), rotated_k.data_ptr<float>(), pass.shape.kv_heads, pass.sin);
+  if (!pass.round_cache) return {rotated_k, v};
+  static const std::vector<float> kNone;
+  const AttentionShape& shape = pass.shape;
+  const bool equalized = pass.key_equalizers != nullptr && !pass.key_equalizers->empty();
+  RoundCached(rotated_k.data_ptr<float>(), pass.rows, shape.kv_heads, shape.head_dim,
+              equalized ? (*pass.key_equalizers)[static_cast<size_t>(layer)] : kNone, rotated_k.data_ptr<float>(),
+              *pass.pool);
+  Tensor rounded_v = at::empty_like(v);
+  RoundCached(v.data_ptr<float>(), pass.rows, shape.kv_heads, shape.head_dim, kNone, rounded_v.data_ptr<float>(),
+              *pass.pool);
+  return {rotated_k, rounded_v};
+}
+
 struct AttentionFunction : Function<AttentionFunction> {
   static Tensor forward(AutogradContext* context, const Pass* pass, int64_t layer, const Tensor& q, const Tensor& k,
                         const Tensor& v) {
     Tensor rotated_q = at::empty_like(q);
-    Tensor rotated_k = at::empty_like(k);
     RotateRows(*pass, q.data_ptr<float>(), rotated_q.data_ptr<float>(), pass->shape.heads, pass->sin);
-    RotateRows(*pass, k.data_ptr<float>(), rotated_k.data_ptr<float>(), pass->shape.kv_heads, pass->sin);
-    Tensor used_v = v;
-    if (pass->round_cache) {
-      static const std::vector<float> kNone;
-      const AttentionShape& shape = pass->shape;
-      const bool equalized = pass->key_equalizers != nullptr && !pass->key_equalizers->empty();
-      RoundCached(rotated_k.data_ptr<float>(), pass->rows, shape.kv_heads, shape.head_dim,
-                  equalized ? (*pass->key_equalizers)[static_cast<size_t>(layer)] : kNone, rotated_k.data_ptr<float>(),
-                  *pass->pool);
-      used_v = at::empty_like(v);
-      RoundCached(v.data_ptr<float>(), pass->rows, shape.kv_heads, shape.head_dim, kNone, used_v.data_ptr<float>(),
-                  *pass->pool);
-    }
+    const auto [rotated_k, used_v] = CachedKeysValues(*pass, layer, k, v);
     Tensor out = at::empty_like(q);
     Tensor log_sums = NewRows(pass->shape.heads, pass->rows);
     AttentionForward(InputsOf(*pass, layer, rotated_q, rotated_k, used_v), out.data_ptr<float>(),
@@ -390,10 +394,8 @@ Tensor AttentionOp(const Pass& pass, int64_t layer, const Tensor& q, const Tenso
   return AttentionFunction::apply(&pass, layer, q, k, v);
 }
 
-void KeepKeysValues(const Pass& pass, const Tensor& k, const Tensor& v) {
-  Tensor rotated = at::empty_like(k);
-  RotateRows(pass, k.data_ptr<float>(), rotated.data_ptr<float>(), pass.shape.kv_heads, pass.sin);
-  pass.keep->emplace_back(rotated, v);
+void KeepKeysValues(const Pass& pass, int64_t layer, const Tensor& k, const Tensor& v) {
+  pass.keep->push_back(CachedKeysValues(pass, layer, k, v));
 }
 
 Tensor SwiGluOp(const Pass& pass, const Tensor& gate, const Tensor& up) {

@@ -70,7 +70,7 @@ std::vector<at::Tensor> ProjectOp(const Pass& pass, const std::vector<const Proj
 // RoPE on q and k, then causal attention over the spans.
 at::Tensor AttentionOp(const Pass& pass, int64_t layer, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v);
 // Only RoPE on k and keeping k and v (the last layer of a prefix).
-void KeepKeysValues(const Pass& pass, const at::Tensor& k, const at::Tensor& v);
+void KeepKeysValues(const Pass& pass, int64_t layer, const at::Tensor& k, const at::Tensor& v);
 
 // silu(gate) * up.
 at::Tensor SwiGluOp(const Pass& pass, const at::Tensor& gate, const at::Tensor& up);

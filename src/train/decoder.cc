@@ -83,7 +83,7 @@ Tensor Decoder::Layer(int64_t index, const Tensor& x, const Pass& pass) const {
 
 void Decoder::KeysValuesOnly(int64_t index, const Tensor& x, const Pass& pass) const {
   const Heads heads = QueriesKeysValues(index, x, pass);
-  KeepKeysValues(pass, heads.k, heads.v);
+  KeepKeysValues(pass, index, heads.k, heads.v);
 }
 
 namespace {

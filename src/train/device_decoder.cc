@@ -35,6 +35,20 @@ std::vector<float> ToFloats(const Tensor& tensor) {
   return {values, values + host.numel()};
 }
 
+// Values that pass as they are in the backward pass.
+Tensor StraightThrough(const Tensor& x, const Tensor& rounded) { return x + (rounded - x).detach(); }
+
+// As RoundActivations and RoundCached (runtime_rounding.h), whose last dimension is one vector with one scale.
+Tensor RoundVectors(const Tensor& x, double limit) {
+  const Tensor most = x.detach().abs().amax(-1, true);
+  const Tensor scale = most / limit;
+  const Tensor q = at::round(at::clamp(x.detach() / scale, -limit, limit));
+  return at::where(scale < std::numeric_limits<float>::min(), at::zeros_like(q), q * scale);
+}
+
+constexpr double kActivationLimit = 32639;
+constexpr double kCacheLimit = 127;
+
 Tensor OneOrZero(const std::vector<uint8_t>& on, at::Device device) {
   return FromFloats({on.begin(), on.end()}, {static_cast<int64_t>(on.size()), 1}, device);
 }
@@ -66,6 +80,7 @@ Result<at::Device> ParseDevice(const std::string& name) {
 
 Result<std::unique_ptr<DeviceDecoder>> DeviceDecoder::Make(const Decoder& host, const std::vector<Tensor>& trained,
                                                            const RopeFrequencies& rope,
+                                                           const std::vector<std::vector<float>>& key_equalizers,
                                                            const TrainModelOptions& options, ThreadPool& pool) {
   PITH_ASSIGN(const at::Device device, ParseDevice(options.device));
   std::unique_ptr<DeviceDecoder> made(new DeviceDecoder(host, device));
@@ -96,6 +111,9 @@ Result<std::unique_ptr<DeviceDecoder>> DeviceDecoder::Make(const Decoder& host, 
     if (!frozen->bias().empty()) dense.bias = FromFloats(frozen->bias(), {frozen->rows()}, device);
     made->dense_[frozen] = std::move(dense);
   };
+  for (const std::vector<float>& equalizer : key_equalizers) {
+    made->key_equalizers_.push_back(FromFloats(equalizer, {host.config.kv_heads, host.config.head_dim}, device));
+  }
   for (const DecoderLayer& layer : host.layers) {
     for (const Projection* p : {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down}) {
       add(p->frozen);
@@ -157,6 +175,18 @@ Tensor DeviceDecoder::LoraInput(const Projection& projection, const Tensor& x, c
   return input * mask.to(device_);
 }
 
+Tensor DeviceDecoder::LinearInput(const Tensor& x) const {
+  return options_.round_activations ? StraightThrough(x, RoundVectors(x, kActivationLimit)) : x;
+}
+
+Tensor DeviceDecoder::CachedKeys(int64_t index, const Tensor& k) const {
+  if (!options_.round_cache) return k;
+  if (key_equalizers_.empty()) return StraightThrough(k, RoundVectors(k, kCacheLimit));
+  const Tensor& equalizer = key_equalizers_[static_cast<size_t>(index)];
+  return StraightThrough(k, RoundVectors(k * equalizer, kCacheLimit) / equalizer);
+}
+
+// `x` went through LinearInput.
 Tensor DeviceDecoder::Project(const Projection& projection, const Tensor& x, const Rows& rows) const {
   Tensor y;
   if (projection.frozen != nullptr) {
@@ -182,19 +212,21 @@ Tensor DeviceDecoder::Rotate(const Tensor& x, const Rows& rows) const {
   return at::cat({first * rows.cos - second * rows.sin, second * rows.cos + first * rows.sin}, 2);
 }
 
-Tensor DeviceDecoder::Attention(int64_t index, const Tensor& x, const Rows& rows) const {
+Tensor DeviceDecoder::Attention(int64_t index, const Tensor& given, const Rows& rows) const {
   const DecoderLayer& layer = decoder_.layers[static_cast<size_t>(index)];
   const ModelConfig& config = host_.config;
   const int64_t d = config.head_dim;
+  const Tensor x = LinearInput(given);
   Tensor q = Project(layer.q, x, rows).view({-1, config.heads, d});
   Tensor k = Project(layer.k, x, rows).view({-1, config.kv_heads, d});
-  const Tensor v = Project(layer.v, x, rows).view({-1, config.kv_heads, d});
+  Tensor v = Project(layer.v, x, rows).view({-1, config.kv_heads, d});
   if (config.qk_norm) {
     q = Norm(q, layer.q_norm);
     k = Norm(k, layer.k_norm);
   }
   q = Rotate(q, rows);
-  k = Rotate(k, rows);
+  k = CachedKeys(index, Rotate(k, rows));
+  if (options_.round_cache) v = StraightThrough(v, RoundVectors(v, kCacheLimit));
   if (rows.keep != nullptr) rows.keep->emplace_back(k, v);
   std::vector<Tensor> mixed;
   for (const AttentionSpan& span : rows.host.spans) {
@@ -222,10 +254,10 @@ Tensor DeviceDecoder::Attention(int64_t index, const Tensor& x, const Rows& rows
 Tensor DeviceDecoder::Layer(int64_t index, const Tensor& x, const Rows& rows) const {
   const DecoderLayer& layer = decoder_.layers[static_cast<size_t>(index)];
   const Tensor mixed = Attention(index, Norm(x, layer.attention_norm), rows);
-  const Tensor middle = x + Project(layer.o, mixed, rows);
-  const Tensor normed = Norm(middle, layer.mlp_norm);
+  const Tensor middle = x + Project(layer.o, LinearInput(mixed), rows);
+  const Tensor normed = LinearInput(Norm(middle, layer.mlp_norm));
   const Tensor active = at::silu(Project(layer.gate, normed, rows)) * Project(layer.up, normed, rows);
-  return middle + Project(layer.down, active, rows);
+  return middle + Project(layer.down, LinearInput(active), rows);
 }
 
 // A layer without a graph inside: the backward pass computes it again.
@@ -323,7 +355,7 @@ DeviceDecoder::Forward DeviceDecoder::RunLayers(const TrainBatch& batch, bool gr
 }
 
 Tensor DeviceDecoder::LabelStates(const Forward& forward) const {
-  return Norm(forward.x.index_select(0, forward.label_rows), decoder_.final_norm);
+  return LinearInput(Norm(forward.x.index_select(0, forward.label_rows), decoder_.final_norm));
 }
 
 Tensor DeviceDecoder::Logits(const Tensor& states, const Tensor& adapter) const {
@@ -442,10 +474,11 @@ TrainModel::Outputs DeviceDecoder::Run(const TrainBatch& batch, bool adapter, bo
   TrainModel::Outputs outputs;
   outputs.states = ToFloats(states);
   if (!logits) return outputs;
+  const Tensor inputs = LinearInput(states);
   const Tensor off = at::zeros({states.size(0), 1}, states.options());
   const Tensor on = forward.rows.adapter_on ? forward.rows.adapter : off;
   ForChunks(states.size(0), host_.config.vocab, [&](int64_t first, int64_t count) {
-    const auto values = ToFloats(Logits(states.narrow(0, first, count), NarrowOrNone(on, first, count)));
+    const auto values = ToFloats(Logits(inputs.narrow(0, first, count), NarrowOrNone(on, first, count)));
     outputs.logits.insert(outputs.logits.end(), values.begin(), values.end());
   });
   return outputs;

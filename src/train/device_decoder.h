@@ -25,10 +25,11 @@ Result<at::Device> ParseDevice(const std::string& name);
 class DeviceDecoder {
  public:
   // `host` is linked and outlives this, as does the pool (for what the host computes); `trained` are its trained
-  // tensors in the order of the parameters.
+  // tensors in the order of the parameters; `key_equalizers` by layer, empty = none.
   static Result<std::unique_ptr<DeviceDecoder>> Make(const Decoder& host, const std::vector<at::Tensor>& trained,
-                                                     const RopeFrequencies& rope, const TrainModelOptions& options,
-                                                     ThreadPool& pool);
+                                                     const RopeFrequencies& rope,
+                                                     const std::vector<std::vector<float>>& key_equalizers,
+                                                     const TrainModelOptions& options, ThreadPool& pool);
 
   // As TrainModel's functions of the same names; the batch was checked. They throw what torch throws.
   Result<TokenScores> Accumulate(const TrainBatch& batch, std::span<const float> given,
@@ -67,6 +68,8 @@ class DeviceDecoder {
   at::Tensor Embed(const std::vector<int32_t>& tokens) const;
   void SetPositions(const std::vector<int64_t>& positions, Rows* rows) const;
   at::Tensor LoraInput(const Projection& projection, const at::Tensor& x, const Rows& rows) const;
+  at::Tensor LinearInput(const at::Tensor& x) const;
+  at::Tensor CachedKeys(int64_t index, const at::Tensor& k) const;
   at::Tensor Project(const Projection& projection, const at::Tensor& x, const Rows& rows) const;
   at::Tensor Norm(const at::Tensor& x, const at::Tensor& weight) const;
   at::Tensor Rotate(const at::Tensor& x, const Rows& rows) const;
@@ -89,6 +92,7 @@ class DeviceDecoder {
   std::vector<at::Tensor> trained_;  // the host's
   std::vector<at::Tensor> leaves_;   // the device's, in the same order
   std::map<const FrozenLinear*, Dense> dense_;
+  std::vector<at::Tensor> key_equalizers_;  // by layer, [kv_heads, head_dim]; empty = none
 };
 
 }  // namespace pith::train

@@ -87,6 +87,8 @@ void OptionsText::Add(const std::string& name, const std::string& value) {
 void OptionsText::AddModel(const TrainModel& model) {
   Add("model_seed", model.options().seed);
   Add("base", static_cast<int64_t>(model.base()));
+  Add("round_activations", model.options().round_activations);
+  Add("round_cache", model.options().round_cache);
   Add("base_fingerprint", model.base_fingerprint());
   Add("trained_elements", model.TrainedElements());
   if (!model.is_lora()) return;

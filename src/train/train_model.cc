@@ -31,8 +31,7 @@ Result<std::unique_ptr<TrainModel>> TrainModel::Load(std::shared_ptr<const Check
                    "packed integers are multiplied on the CPU only: with --device " + options.device +
                        " the base is float32 (the packed numbers dequantized, where they are what is loaded)"};
     }
-    const bool packed =
-        has_packed && options.lora && options.base != BaseFormat::kF32 && options.device == "cpu";
+    const bool packed = has_packed && options.lora && options.base != BaseFormat::kF32 && options.device == "cpu";
     impl->base = packed ? BaseFormat::kPacked : BaseFormat::kF32;
     PITH_ASSIGN(impl->weights, ModelWeights::Load(checkpoint, packed ? WeightFormat::kStored : WeightFormat::kF32));
     impl->base_fingerprint = checkpoint->fingerprint();

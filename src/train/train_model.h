@@ -55,7 +55,7 @@ struct TrainModelOptions {
   bool gradient_checkpointing = false;  // recompute layers in the backward pass: about a third slower, far less memory
   int threads = 0;                      // 0 = one per hardware thread
   // What computes: "cpu" = this room's own functions; "cuda", "cuda:N", "torch" = torch's operators (device_decoder.h),
-  // with a base in float32 and without the roundings below.
+  // with a base in float32.
   std::string device = "cpu";
   // Compute with the numbers that the runtime will have (runtime_rounding.h): inputs of linears and of the head in 16
   // bits, keys and values in 8. Gradients pass straight through. A packed base computes with its integers anyway.

@@ -204,10 +204,6 @@ Status TrainModel::Impl::Build() {
     if (!std::isfinite(lora.alpha)) return BadArgument("the LoRA alpha must be finite");
     if (lora.targets.empty()) return BadArgument("LoRA needs at least one target module");
   }
-  if (options.device != "cpu" && (options.round_activations || options.round_cache)) {
-    return Error{ErrorCode::kUnsupported, "the runtime's roundings are computed on the CPU only, not with --device " +
-                                              options.device};
-  }
   rope = ComputeRopeFrequencies(config);
   if (options.round_cache && weights != nullptr) {
     for (const LayerWeights& layer : weights->layers) key_equalizers.push_back(layer.key_scale);
@@ -222,7 +218,7 @@ Status TrainModel::Impl::Build() {
   }
   decoder.Link();
   if (options.device != "cpu") {
-    PITH_ASSIGN(device, DeviceDecoder::Make(decoder, tensors, rope, options, pool));
+    PITH_ASSIGN(device, DeviceDecoder::Make(decoder, tensors, rope, key_equalizers, options, pool));
   }
   return {};
 }

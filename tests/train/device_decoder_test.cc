@@ -106,8 +106,9 @@ struct Results {
   std::vector<float> gradients, score_gradients, logits;
 };
 
-Results AllOf(const std::string& device, bool head) {
+Results AllOf(const std::string& device, bool head, bool rounded = false) {
   TrainModelOptions options = WithLora(0.3);
+  options.round_activations = options.round_cache = rounded;
   options.base = BaseFormat::kF32;
   options.device = device;
   options.seed = 3;
@@ -156,6 +157,24 @@ TEST(DeviceDecoder, EqualsTheOwnFunctions) {
   }
 }
 
+// A sum in another order may fall on the other side of a rounding: such a value is off by one step of 1/127 of the
+// largest of its vector. Few are.
+TEST(DeviceDecoder, RoundsAsTheOwnFunctions) {
+  const Results own = AllOf("cpu", false, true);
+  const Results torch = AllOf("torch", false, true);
+  const Results floats = AllOf("cpu", false, false);
+  const auto expect_close = [](const std::vector<float>& got, const std::vector<float>& want,
+                               const std::vector<float>& unrounded) {
+    EXPECT_LT(10 * RelativeError(got, want), RelativeError(unrounded, want));
+  };
+  expect_close(torch.scores.log_probs, own.scores.log_probs, floats.scores.log_probs);
+  expect_close(torch.by_score.log_probs, own.by_score.log_probs, floats.by_score.log_probs);
+  expect_close(torch.base.log_probs, own.base.log_probs, floats.base.log_probs);
+  expect_close(torch.gradients, own.gradients, floats.gradients);
+  expect_close(torch.score_gradients, own.score_gradients, floats.score_gradients);
+  expect_close(torch.logits, own.logits, floats.logits);
+}
+
 TEST(DeviceDecoder, LossesOfLogitsEqualTheOwnFunctions) {
   double losses[2];
   std::vector<float> gradients[2];
@@ -193,9 +212,6 @@ TEST(DeviceDecoder, WhatCannotBeIsRefused) {
     options.device = name;
     EXPECT_EQ(code_of(options), ErrorCode::kInvalidArgument) << name;
   }
-  TrainModelOptions rounded = OnTorch(WithLora());
-  rounded.round_cache = true;
-  EXPECT_EQ(code_of(rounded), ErrorCode::kUnsupported);
   TrainModelOptions packed = OnTorch(WithLora());
   packed.base = BaseFormat::kPacked;
   EXPECT_EQ(code_of(packed), ErrorCode::kUnsupported);
