@@ -3,7 +3,7 @@
 #   --data DIR   public data sets (default: PITH_DATA)    --out DIR   where everything goes (default: build/qwen2.5-coder)
 #   --scale S    the share of problems and of steps of GRPO that is used (default: 1); of one run, always the same
 #   --tiny       a hundredth of everything and a few steps, to see that the stages fit together
-#   --until NAME stop after a stage: data, distill, sft, unmasked, grpo, verifier, switcher, ship, evaluate
+#   --until NAME stop after a stage: data, distill, sft, grpo, verifier, switcher, ship, unmasked, evaluate
 # Run it again after a stop: finished stages are skipped, the stage under way goes on where it was.
 # Needs the program with training: scripts/setup.sh train && scripts/build.sh full, or PITH=.../pith. THREADS: of every stage.
 set -euo pipefail
@@ -27,7 +27,7 @@ while [ $# -gt 0 ]; do
   shift
 done
 case "$until" in
-  "" | data | distill | sft | unmasked | grpo | verifier | switcher | ship | evaluate) ;;
+  "" | data | distill | sft | grpo | verifier | switcher | ship | unmasked | evaluate) ;;
   *) echo "qwen2.5-coder: --until $until is no stage" >&2; exit 2 ;;
 esac
 if [ -z "$data" ]; then echo "qwen2.5-coder: --data or PITH_DATA must name the folder of data sets" >&2; exit 2; fi
@@ -136,9 +136,9 @@ evaluate_all() {
 stage data data prepare
 stage distill traces.jsonl distill
 stage sft sft/pith_reasoning.json train_sft sft
-stage unmasked unmasked/pith_reasoning.json train_sft unmasked --no-mask-prompt-adapter
 stage grpo grpo/pith_reasoning.json train_grpo
 stage verifier verifier.done train_verifier
 stage switcher switcher.done train_switcher
 stage ship ship ship
+stage unmasked unmasked/pith_reasoning.json train_sft unmasked --no-mask-prompt-adapter
 stage evaluate eval/all evaluate_all

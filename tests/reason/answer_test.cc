@@ -1,69 +1,32 @@
-// The whole policy on a scripted engine.
+// The path of one question on a scripted engine: routes, prompts, budgets, streams, edges.
 #include "reason/answer.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
-#include <ctime>
+#include <optional>
 #include <set>
+#include <string>
+#include <vector>
 
+#include "policy_support.h"
 #include "reason/batch_runner.h"
 #include "support/scripted_engine.h"
 
 namespace pith {
 namespace {
 
+using testing::Ask;
+using testing::Greedy;
 using testing::Ids;
 using testing::PieceTokenizer;
+using testing::RecordOrigins;
+using testing::Sampled;
 using testing::ScriptedModel;
-
-ModelConfig TinyConfig() {
-  ModelConfig config;
-  config.hidden = 32;
-  config.intermediate = 32;
-  config.layers = 1;
-  config.heads = 1;
-  config.kv_heads = 1;
-  config.head_dim = 32;
-  config.vocab = 32;
-  return config;
-}
-
-Question Ask(const ScriptedModel& scripted, std::string_view text, AnswerOptions options) {
-  Question question;
-  question.prompt = scripted.Prompt(text);
-  question.options = std::move(options);
-  return question;
-}
-
-AnswerOptions Sampled(int64_t parallel, uint64_t seed = 1) {
-  AnswerOptions options;
-  options.parallel = parallel;
-  options.sampling.temperature = 1.0;
-  options.sampling.seed = seed;
-  return options;
-}
-
-AnswerOptions Greedy() {
-  AnswerOptions options;
-  options.sampling.temperature = 0;
-  return options;
-}
-
-AnswerResult Solve(const ScriptedModel& scripted, Question question) {
-  auto answer = AnswerQuestion(scripted.model, std::move(question));
-  EXPECT_TRUE(answer.ok()) << answer.error().message;
-  return answer.ok() ? std::move(*answer) : AnswerResult{};
-}
-
-// From now on `origins` is what the last logits were computed from.
-void RecordOrigins(ScriptedModel& scripted, std::vector<KvOrigin>* origins) {
-  scripted.engine.next = [next = scripted.engine.next, origins](std::span<const KvOrigin> so_far) {
-    origins->assign(so_far.begin(), so_far.end());
-    return next(so_far);
-  };
-}
+using testing::Solve;
+using testing::TinyConfig;
+using testing::Verified;
 
 TEST(AnswerTest, DirectRoute) {
   ScriptedModel scripted;
@@ -426,267 +389,6 @@ TEST(AnswerTest, ForcedTokensAreNotPenalized) {
   options.sampling.repetition_penalty = 1.5;
   const AnswerResult answer = Solve(scripted, Ask(scripted, "q", options));
   EXPECT_TRUE(answer.best().text.ends_with("\n\nThe final answer is \\boxed{7}"));
-}
-
-// --- verifier ---
-
-struct Verified : ScriptedModel {
-  Verified() {
-    model.verifier.emplace();
-    model.verifier->hidden = 4;
-    model.verifier->w = {1, 0, 0, 0};
-    model.verification = Ids(*tokenizer, "\nright?");
-    // The state says what the response began with: 'a' is trusted.
-    engine.state = [](std::span<const KvOrigin> so_far) {
-      size_t begin = so_far.size();
-      while (begin > 0 && so_far[begin - 1].token != kPromptEnd) --begin;
-      const float trust = begin < so_far.size() && so_far[begin].token == 'a' ? 3.0F : -3.0F;
-      return std::vector<float>{trust, 0, 0, 0};
-    };
-    responses = {"a \\boxed{1}", "b \\boxed{2}", "c \\boxed{2}", "d \\boxed{2}"};
-  }
-};
-
-TEST(AnswerTest, TheVerifierOutvotesTheMajority) {
-  Verified scripted;
-  const AnswerResult answer = Solve(scripted, Ask(scripted, "q", Sampled(16)));
-  int a = 0;
-  for (const auto& stream : answer.streams) {
-    ASSERT_TRUE(stream.verifier_score);
-    EXPECT_EQ(stream.weight, *stream.verifier_score);
-    EXPECT_NEAR(*stream.verifier_score, stream.text[0] == 'a' ? 0.9526 : 0.0474, 1e-4);
-    a += stream.text[0] == 'a';
-  }
-  ASSERT_GT(a, 0);
-  ASSERT_LT(a, 8);
-  EXPECT_EQ(answer.answer, "1");
-  EXPECT_EQ(answer.best().text, "a \\boxed{1}");
-  EXPECT_EQ(answer.verification_tokens, 16 * static_cast<int64_t>(scripted.model.verification.size()));
-  AnswerOptions plain = Sampled(16);
-  plain.verify = AnswerOptions::Verify::kNever;
-  EXPECT_EQ(Solve(scripted, Ask(scripted, "q", plain)).answer, "2");
-}
-
-TEST(AnswerTest, VerificationReadsTheStreamsOwnCache) {
-  Verified scripted;
-  scripted.model.adapter = Adapter::Random(TinyConfig(), 4, LoraFormat::kF32);
-  std::vector<std::vector<KvOrigin>> read;
-  const auto state = scripted.engine.state;
-  scripted.engine.state = [&](std::span<const KvOrigin> so_far) {
-    read.emplace_back(so_far.begin(), so_far.end());
-    return state(so_far);
-  };
-  scripted.responses = {"<think>\nx</think>\\boxed{1}"};
-  AnswerOptions options = Greedy();
-  options.mode = ReasonMode::kOn;
-  options.verify = AnswerOptions::Verify::kAlways;
-  for (const bool adapter : {false, true}) {
-    read.clear();
-    scripted.model.verification_adapter = adapter;
-    const AnswerResult answer = Solve(scripted, Ask(scripted, "q", options));
-    ASSERT_EQ(read.size(), 1U);
-    const auto& origins = read[0];
-    ASSERT_EQ(origins.size(), 2 + answer.best().tokens.size() + scripted.model.verification.size());
-    for (size_t i = 0; i < origins.size(); ++i) {
-      const bool response = i >= 2 && i < 2 + answer.best().tokens.size();
-      EXPECT_EQ(origins[i].adapter != 0, response || (adapter && i >= 2)) << i;
-      if (response) {
-        EXPECT_EQ(origins[i].token, answer.best().tokens[i - 2]);
-      }
-    }
-  }
-}
-
-TEST(AnswerTest, OneStreamIsVerifiedOnlyWhenAsked) {
-  Verified scripted;
-  EXPECT_FALSE(Solve(scripted, Ask(scripted, "q", Greedy())).best().verifier_score);
-  AnswerOptions options = Greedy();
-  options.verify = AnswerOptions::Verify::kAlways;
-  EXPECT_TRUE(Solve(scripted, Ask(scripted, "q", options)).best().verifier_score);
-}
-
-// --- early stop ---
-
-TEST(AnswerTest, EarlyStopChangesNoWinner) {
-  ScriptedModel scripted;
-  scripted.responses = {"a\\boxed{1}", "b" + std::string(60, 'x') + "\\boxed{1}",
-                        "c" + std::string(90, 'x') + "\\boxed{2}", "d" + std::string(200, 'x') + "\\boxed{1}"};
-  int64_t stopped = 0;
-  for (uint64_t seed = 0; seed < 40; ++seed) {
-    AnswerOptions options = Sampled(7, seed);
-    const AnswerResult full = Solve(scripted, Ask(scripted, "q", options));
-    options.early_stop = true;
-    const AnswerResult early = Solve(scripted, Ask(scripted, "q", options));
-    EXPECT_EQ(early.answer, full.answer);
-    int64_t saved = 0;
-    for (size_t i = 0; i < 7; ++i) {
-      if (early.streams[i].finish == FinishReason::kDecided) {
-        ++stopped;
-        EXPECT_EQ(early.streams[i].candidate, -1);
-        EXPECT_LT(early.streams[i].tokens.size(), full.streams[i].tokens.size());
-        saved += options.budget - static_cast<int64_t>(early.streams[i].tokens.size());
-      } else {
-        EXPECT_EQ(early.streams[i].tokens, full.streams[i].tokens);
-      }
-    }
-    EXPECT_EQ(early.tokens_saved_at_most, saved);
-    EXPECT_EQ(full.tokens_saved_at_most, 0);
-  }
-  EXPECT_GT(stopped, 20);
-}
-
-// Two candidates that a later answer shows to be one must not have been stopped for a third.
-TEST(AnswerTest, EarlyStopWaitsWhileTheOthersMayBeOne) {
-  ScriptedModel scripted;
-  scripted.responses = {"a\\boxed{5}", "b\\boxed{0.3333}", "c\\boxed{0.33333}",
-                        "d" + std::string(60, 'x') + "\\boxed{1/3}"};
-  int joined = 0;
-  for (uint64_t seed = 0; seed < 150; ++seed) {
-    AnswerOptions options = Sampled(11, seed);
-    const AnswerResult full = Solve(scripted, Ask(scripted, "q", options));
-    options.early_stop = true;
-    const AnswerResult early = Solve(scripted, Ask(scripted, "q", options));
-    // How the winner is written may depend on who was stopped, which candidate it is may not.
-    ASSERT_EQ(early.answer == "5", full.answer == "5") << seed;
-    joined += full.answer != "5" && full.vote.candidates[0].ballots.size() <= 7 ? 1 : 0;
-  }
-  EXPECT_GT(joined, 10);
-}
-
-// The answers of streams that ended are not graded again while the others go on.
-TEST(AnswerTest, EarlyStopVotesOnlyWhenAStreamEnds) {
-  ScriptedModel scripted;
-  scripted.responses.clear();
-  for (char c = 'a'; c < 'f'; ++c) {
-    const std::string k(1, static_cast<char>('2' + (c - 'a')));
-    scripted.responses.push_back(std::string(1, c) + "\\boxed{\\sin(x+" + k + ")\\cos(" + k + "x)e^{x/" + k + "}}");
-  }
-  scripted.responses.push_back("z" + std::string(900, 'x'));
-  const auto seconds = [&](bool early_stop) {
-    const std::clock_t start = std::clock();  // of the processor
-    AnswerOptions options = Sampled(16, 3);
-    options.early_stop = early_stop;
-    options.budget = 800;
-    const AnswerResult answer = Solve(scripted, Ask(scripted, "q", options));
-    EXPECT_EQ(answer.best().finish, FinishReason::kStop);
-    EXPECT_EQ(answer.tokens_saved_at_most, 0);
-    EXPECT_GE(answer.vote.candidates.size(), 4U);
-    return static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
-  };
-  seconds(false);  // the first grading of all sets its tables up
-  const double without = seconds(false);
-  EXPECT_LT(seconds(true), 4 * without + 0.05);
-}
-
-// --- many questions ---
-
-struct Labelled {
-  uint64_t id;
-  Question question;
-};
-
-std::vector<Labelled> ManyQuestions(const ScriptedModel& scripted) {
-  std::vector<Labelled> questions;
-  for (uint64_t id = 0; id < 20; ++id) {
-    AnswerOptions options = Sampled(1 + static_cast<int64_t>(id % 4), id);
-    options.budget = 20 + static_cast<int64_t>(id * 7 % 90);
-    options.mode = id % 3 == 0 ? ReasonMode::kOn : ReasonMode::kOff;
-    questions.push_back({id, Ask(scripted, std::string(1 + id * 13 % 170, 'q'), options)});
-  }
-  return questions;
-}
-
-TEST(BatchRunnerTest, ABatchGivesWhatEachQuestionGivesAlone) {
-  ScriptedModel scripted;
-  for (char c = 'a'; c <= 'j'; ++c) {
-    scripted.responses.push_back(std::string(1, c) + std::string(static_cast<size_t>(c - 'a') * 9, 'x') + "\\boxed{" +
-                                 c + "}");
-  }
-  scripted.responses.push_back("<think>\nso</think>\\boxed{8}");
-  scripted.responses.push_back("<think>\n" + std::string(70, 'y') + "</think>\\boxed{9}");
-  for (const BatchOptions batch :
-       {BatchOptions{32, 128}, BatchOptions{4, 16}, BatchOptions{3, 1}, BatchOptions{1000, 4096}}) {
-    scripted.engine.steps.clear();
-    BatchRunner runner(scripted.model, batch);
-    for (auto& [id, question] : ManyQuestions(scripted)) ASSERT_TRUE(runner.Add(id, std::move(question)).ok());
-    std::map<uint64_t, AnswerResult> answers;
-    while (!runner.idle()) {
-      for (auto& finished : runner.Step()) {
-        ASSERT_TRUE(finished.answer.ok());
-        answers[finished.id] = std::move(*finished.answer);
-      }
-    }
-    ASSERT_EQ(answers.size(), 20U);
-    for (const auto& step : scripted.engine.steps) {
-      size_t most = 0;
-      for (const size_t tokens : step.tokens) most = std::max(most, tokens);
-      EXPECT_LE(static_cast<int64_t>(step.tokens.size()),
-                std::max<int64_t>(batch.max_streams, 4) + batch.prefill_tokens);
-      EXPECT_LE(static_cast<int64_t>(most), std::max<int64_t>(batch.prefill_tokens, 40));
-    }
-    int64_t tokens = 0;
-    for (auto& [id, question] : ManyQuestions(scripted)) {
-      const AnswerResult alone = Solve(scripted, std::move(question));
-      const AnswerResult& together = answers[id];
-      EXPECT_EQ(together.answer, alone.answer);
-      ASSERT_EQ(together.streams.size(), alone.streams.size());
-      for (size_t i = 0; i < alone.streams.size(); ++i) {
-        EXPECT_EQ(together.streams[i].tokens, alone.streams[i].tokens);
-        EXPECT_EQ(together.streams[i].text, alone.streams[i].text);
-      }
-      tokens += alone.generated_tokens();
-    }
-    EXPECT_EQ(runner.generated_tokens(), tokens);
-    if (batch.max_streams == 32) {
-      EXPECT_LT(runner.steps() * 5, tokens);
-    }
-  }
-  EXPECT_EQ(scripted.engine.blocks_in_use(), 0);
-}
-
-TEST(BatchRunnerTest, AFaultBelongsToOneQuestion) {
-  ScriptedModel scripted;
-  scripted.responses = {"abc\\boxed{1}"};
-  const std::string bad(33, 'q');
-  scripted.engine.fails = [](const StepItem& item) { return item.sequence->length() == 36; };
-  BatchRunner runner(scripted.model, {.max_streams = 8});
-  for (uint64_t id = 0; id < 6; ++id) {
-    ASSERT_TRUE(runner.Add(id, Ask(scripted, id == 2 ? bad : std::string(40 + id, 'q'), Greedy())).ok());
-  }
-  std::map<uint64_t, bool> ok;
-  while (!runner.idle()) {
-    for (auto& finished : runner.Step()) {
-      ok[finished.id] = finished.answer.ok();
-      if (finished.answer.ok()) {
-        EXPECT_EQ(finished.answer->best().text, "abc\\boxed{1}");
-      } else {
-        EXPECT_EQ(finished.answer.error().code, ErrorCode::kNumeric);
-      }
-    }
-  }
-  ASSERT_EQ(ok.size(), 6U);
-  for (const auto& [id, fine] : ok) EXPECT_EQ(fine, id != 2);
-}
-
-TEST(BatchRunnerTest, NewQuestionsBeginAsOldOnesEnd) {
-  ScriptedModel scripted;
-  scripted.responses = {"a\\boxed{1}", "b" + std::string(100, 'x') + "\\boxed{1}"};
-  BatchRunner runner(scripted.model, {.max_streams = 4});
-  EXPECT_TRUE(runner.HasRoom(9));  // alone
-  size_t most = 0;
-  uint64_t added = 0;
-  size_t done = 0;
-  while (true) {
-    while (added < 30 && runner.HasRoom(2)) {
-      ASSERT_TRUE(runner.Add(added, Ask(scripted, "q", Sampled(2, added))).ok());
-      ++added;
-    }
-    if (runner.idle()) break;
-    done += runner.Step().size();
-  }
-  for (const auto& step : scripted.engine.steps) most = std::max(most, step.tokens.size());
-  EXPECT_EQ(done, 30U);
-  EXPECT_EQ(most, 4U);
 }
 
 // --- edges ---
