@@ -89,6 +89,25 @@ float Dot(const float* a, const float* b, int64_t n) {
   return Sum(d, sum);
 }
 
+void DotColumns(const float* a, const float* x, int64_t n, float sums[8]) {
+  const hn::CappedTag<float, 8> d;
+  constexpr int64_t kWidth = static_cast<int64_t>(hn::MaxLanes(d));
+  for (int64_t part = 0; part < 8; part += kWidth) {
+    // Four sums under way: a multiply-add takes as long as four of them can begin.
+    auto sum0 = hn::Zero(d), sum1 = sum0, sum2 = sum0, sum3 = sum0;
+    const float* from = x + part;
+    int64_t i = 0;
+    for (; i + 4 <= n; i += 4) {
+      sum0 = hn::MulAdd(hn::Set(d, a[i]), hn::LoadU(d, from + 8 * i), sum0);
+      sum1 = hn::MulAdd(hn::Set(d, a[i + 1]), hn::LoadU(d, from + 8 * i + 8), sum1);
+      sum2 = hn::MulAdd(hn::Set(d, a[i + 2]), hn::LoadU(d, from + 8 * i + 16), sum2);
+      sum3 = hn::MulAdd(hn::Set(d, a[i + 3]), hn::LoadU(d, from + 8 * i + 24), sum3);
+    }
+    for (; i < n; ++i) sum0 = hn::MulAdd(hn::Set(d, a[i]), hn::LoadU(d, from + 8 * i), sum0);
+    hn::StoreU(hn::Add(hn::Add(sum0, sum1), hn::Add(sum2, sum3)), d, sums + part);
+  }
+}
+
 void AddScaled(float* y, float a, const float* x, int64_t n) {
   const F32 d;
   const VF32 factor = hn::Set(d, a);
@@ -149,6 +168,7 @@ HWY_EXPORT(SoftmaxBackward);
 HWY_EXPORT(RmsNormBackward);
 HWY_EXPORT(SwiGluBackward);
 HWY_EXPORT(Dot);
+HWY_EXPORT(DotColumns);
 HWY_EXPORT(AddScaled);
 
 SoftmaxStats SoftmaxWithStats(float* x, int64_t n, float scale) {
@@ -168,6 +188,9 @@ void SwiGluBackward(const float* gate, const float* up, const float* dy, int64_t
   HWY_DYNAMIC_DISPATCH(SwiGluBackward)(gate, up, dy, n, dgate, dup);
 }
 float Dot(const float* a, const float* b, int64_t n) { return HWY_DYNAMIC_DISPATCH(Dot)(a, b, n); }
+void DotColumns(const float* a, const float* x, int64_t n, float sums[8]) {
+  HWY_DYNAMIC_DISPATCH(DotColumns)(a, x, n, sums);
+}
 void AddScaled(float* y, float a, const float* x, int64_t n) { HWY_DYNAMIC_DISPATCH(AddScaled)(y, a, x, n); }
 
 }  // namespace pith

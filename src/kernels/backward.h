@@ -36,6 +36,9 @@ void SwiGluBackward(const float* gate, const float* up, const float* dy, int64_t
 // Sum of a[i] * b[i] in a fixed order.
 float Dot(const float* a, const float* b, int64_t n);
 
+// sums[k] = sum over i of a[i] * x[i][k], for the eight columns of x[n, 8]. In a fixed order, each column the same.
+void DotColumns(const float* a, const float* x, int64_t n, float sums[8]);
+
 // y[i] += a * x[i].
 void AddScaled(float* y, float a, const float* x, int64_t n);
 

@@ -6,25 +6,11 @@
 #include <cmath>
 #include <numeric>
 
+#include "kernels/backward.h"
+#include "quant/stored_scale.h"
 #include "train/blas.h"
 
 namespace pith::quant {
-
-namespace {
-
-// In eight partial sums, so that it vectorizes; a fixed order.
-float Dot(const float* a, const float* b, int64_t n) {
-  float sums[8] = {};
-  int64_t i = 0;
-  for (; i + 8 <= n; i += 8) {
-    for (int lane = 0; lane < 8; ++lane) sums[lane] += a[i + lane] * b[i + lane];
-  }
-  float total = ((sums[0] + sums[4]) + (sums[1] + sums[5])) + ((sums[2] + sums[6]) + (sums[3] + sums[7]));
-  for (; i < n; ++i) total += a[i] * b[i];
-  return total;
-}
-
-}  // namespace
 
 Result<std::shared_ptr<const ErrorFeedback>> ErrorFeedback::Make(const std::vector<float>& gram, int64_t n,
                                                                  double damping) {
@@ -86,6 +72,96 @@ void ErrorFeedback::Round(const QuantFormat& format, const float* row, const Qua
     }
     if (wanted != nullptr) wanted[input] = value;
     errors[static_cast<size_t>(place)] = row[input] - (scale * (code - zero) + minimum);
+  }
+}
+
+int ErrorFeedback::Tries::best() const { return static_cast<int>(std::min_element(errors, errors + kTries) - errors); }
+
+void ErrorFeedback::Try(const QuantFormat& format, const float* row, const float* scales, Tries* tries) const {
+  const int64_t group = format.group == 0 ? n_ : format.group;
+  const auto half = static_cast<float>(1 << (format.bits - 1));
+  const auto levels = static_cast<float>((1 << format.bits) - 1);
+  std::vector<float> scale_of(static_cast<size_t>(n_ / group * kTries));
+  for (size_t i = 0; i < scale_of.size(); ++i) {
+    scale_of[i] = StoredScale(scales[i / kTries] * tries->factors[i % kTries], format.scale_type);
+  }
+  std::vector<float> errors(static_cast<size_t>(n_ * kTries));
+  tries->chosen.resize(errors.size());
+  tries->wanted.resize(errors.size());
+  std::fill_n(tries->errors, kTries, 0.0);
+  for (int64_t place = n_ - 1; place >= 0; --place) {
+    const int64_t input = order_[static_cast<size_t>(place)];
+    const float* factor = upper_.data() + place * n_;
+    float carried[kTries];
+    DotColumns(factor + place + 1, errors.data() + (place + 1) * kTries, n_ - 1 - place, carried);
+    for (int k = 0; k < kTries; ++k) {
+      const auto at = static_cast<size_t>(input * kTries + k);
+      const float carry = carried[k] / factor[place];
+      const float scale = scale_of[static_cast<size_t>(input / group * kTries + k)];
+      const float value = scale == 0.0f ? half : (row[input] + carry) / scale + half;
+      const float code = k == 0 && tries->codes != nullptr ? static_cast<float>(tries->codes[input])
+                                                           : std::clamp(std::nearbyint(value), 0.0f, levels);
+      tries->chosen[at] = static_cast<uint8_t>(code);
+      tries->wanted[at] = value;
+      const float error = row[input] - scale * (code - half);
+      errors[static_cast<size_t>(place * kTries + k)] = error;
+      const auto component = static_cast<double>(factor[place] * (error + carry));
+      tries->errors[k] += component * component;
+    }
+  }
+}
+
+double ErrorFeedback::Fit(const QuantFormat& format, const float* row, float scale, const uint8_t* codes) const {
+  const auto half = static_cast<float>(1 << (format.bits - 1));
+  std::vector<float> weights(static_cast<size_t>(n_)), approximation(static_cast<size_t>(n_));
+  for (int64_t place = 0; place < n_; ++place) {
+    const auto input = static_cast<size_t>(order_[static_cast<size_t>(place)]);
+    weights[static_cast<size_t>(place)] = row[input];
+    approximation[static_cast<size_t>(place)] = scale * (static_cast<float>(codes[input]) - half);
+  }
+  double both = 0.0, own = 0.0;
+  for (int64_t place = 0; place < n_; ++place) {
+    const float* factor = upper_.data() + place * n_ + place;
+    const auto wanted = static_cast<double>(Dot(factor, weights.data() + place, n_ - place));
+    const auto given = static_cast<double>(Dot(factor, approximation.data() + place, n_ - place));
+    both += wanted * given;
+    own += given * given;
+  }
+  return own > 0.0 && both > 0.0 ? both / own : 1.0;
+}
+
+void ErrorFeedback::RoundAndScale(const QuantFormat& format, const float* row, const QuantizedRow& out,
+                                  float* wanted) const {
+  if (format.zero != ZeroForm::kSymmetric) return Round(format, row, out, wanted);
+  const int64_t groups = format.group == 0 ? 1 : n_ / format.group;
+  const std::vector<float> scales(out.scales, out.scales + groups);
+  std::vector<uint8_t> codes(static_cast<size_t>(n_));
+  const auto take_codes = [&](const Tries& tries, int k) {
+    for (int64_t i = 0; i < n_; ++i) codes[static_cast<size_t>(i)] = tries.chosen[static_cast<size_t>(i * kTries + k)];
+  };
+  // Wide apart first, then close around the best of them.
+  Tries wide{{1.0f, 0.78f, 0.85f, 0.92f, 1.08f, 1.17f, 1.27f, 1.38f}};
+  Try(format, row, scales.data(), &wide);
+  const int first = wide.best();
+  take_codes(wide, first);
+  const float factor = wide.factors[first];
+  const float fitted =
+      groups > 1 ? factor : factor * static_cast<float>(Fit(format, row, scales[0] * factor, codes.data()));
+  Tries close{{fitted, fitted, factor * 0.95f, factor * 0.967f, factor * 0.983f, factor * 1.017f, factor * 1.033f,
+               factor * 1.05f},
+              codes.data()};
+  Try(format, row, scales.data(), &close);
+  const int second = close.best();
+  const bool refined = close.errors[second] < wide.errors[first];
+  const Tries& tries = refined ? close : wide;
+  const int k = refined ? second : first;
+  for (int64_t g = 0; g < groups; ++g) {
+    out.scales[g] = StoredScale(scales[static_cast<size_t>(g)] * tries.factors[k], format.scale_type);
+  }
+  for (int64_t i = 0; i < n_; ++i) {
+    const auto at = static_cast<size_t>(i * kTries + k);
+    out.codes[i] = tries.chosen[at];
+    if (wanted != nullptr) wanted[i] = tries.wanted[at];
   }
 }
 

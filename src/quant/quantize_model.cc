@@ -339,7 +339,7 @@ class Quantization {
       }
       return RowRounding(
           [feedback = feedback_, format, cols, latents](int64_t index, const float* row, const QuantizedRow& out) {
-            feedback->Round(format, row, out, latents == nullptr ? nullptr : latents + index * cols);
+            feedback->RoundAndScale(format, row, out, latents == nullptr ? nullptr : latents + index * cols);
           });
     }
     const std::vector<float>* scales = nullptr;

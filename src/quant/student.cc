@@ -8,6 +8,7 @@
 #include "deploy/matrix_reader.h"
 #include "model/hf_names.h"
 #include "model/safetensors.h"
+#include "quant/stored_scale.h"
 
 namespace pith::quant {
 
@@ -29,8 +30,6 @@ train::Parameter ParameterOf(const std::string& name, std::vector<float>* value,
 }
 
 }  // namespace
-
-float StoredScale(float scale, DType type) { return type == DType::kF16 ? F16ToF32(F32ToF16(scale)) : scale; }
 
 Result<std::map<std::string, QuantizedMatrix>> ReadQuantizedMatrices(const Checkpoint& packed) {
   std::map<std::string, QuantizedMatrix> matrices;

@@ -101,7 +101,4 @@ class IntegerStudent : public Student {
 // The matrices of a packed checkpoint that are linears of the decoder (not the embedding). kUnsupported as above.
 Result<std::map<std::string, QuantizedMatrix>> ReadQuantizedMatrices(const Checkpoint& packed);
 
-// Rounds a scale to the type it is stored in.
-float StoredScale(float scale, DType type);
-
 }  // namespace pith::quant

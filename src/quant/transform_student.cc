@@ -12,6 +12,7 @@
 #include "deploy/matrix_reader.h"
 #include "model/hf_names.h"
 #include "quant/fake_quant.h"
+#include "quant/stored_scale.h"
 #include "train/blas.h"
 
 namespace pith::quant {

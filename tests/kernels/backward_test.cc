@@ -77,6 +77,25 @@ TEST_P(Backward, SoftmaxGradient) {
   }
 }
 
+TEST_P(Backward, DotsOfEightColumns) {
+  for (const int64_t n : kLengths) {
+    const auto a = RandomFloats(n, 8);
+    const auto x = RandomFloats(8 * n, 9);
+    float sums[8];
+    DotColumns(a.data(), x.data(), n, sums);
+    for (size_t k = 0; k < 8; ++k) {
+      double want = 0, size = 0;
+      for (size_t i = 0; i < a.size(); ++i) {
+        const double term = static_cast<double>(a[i]) * static_cast<double>(x[8 * i + k]);
+        want += term;
+        size += std::abs(term);
+      }
+      // Each of n terms is rounded twice at most, and every partial sum once.
+      EXPECT_NEAR(static_cast<double>(sums[k]), want, (static_cast<double>(n) + 2) * 0x1p-24 * size) << n << " " << k;
+    }
+  }
+}
+
 TEST_P(Backward, RmsNormGradient) {
   const float eps = 1e-3F;
   for (const int64_t n : kLengths) {

@@ -113,6 +113,56 @@ TEST(ErrorFeedback, EqualsPlainGptqAndLowersTheErrorOfOutputs) {
   EXPECT_LT(feedback_error, 0.6 * plain_error);
 }
 
+TEST(ErrorFeedback, SearchesTheScalesToo) {
+  constexpr int64_t kInputs = 64;
+  const std::vector<float> gram = GramOf(kInputs, 200);
+  const auto feedback = ErrorFeedback::Make(gram, kInputs, 0.01);
+  std::vector<float> damped = gram;  // what is made small has the damping in it
+  double mean = 0.0;
+  for (int64_t i = 0; i < kInputs; ++i) mean += static_cast<double>(gram[static_cast<size_t>(i * 65)]) / kInputs;
+  for (int64_t i = 0; i < kInputs; ++i) damped[static_cast<size_t>(i * 65)] += static_cast<float>(0.01 * mean);
+  for (const QuantFormat& format :
+       {QuantFormat{4, 0, ZeroForm::kSymmetric, DType::kF32}, QuantFormat{4, 0, ZeroForm::kSymmetric, DType::kF16},
+        QuantFormat{4, 32, ZeroForm::kSymmetric, DType::kF16}}) {
+    double kept = 0.0, searched = 0.0;
+    for (uint64_t r = 0; r < 30; ++r) {
+      std::vector<float> row(kInputs), approximation(kInputs), wanted(kInputs);
+      for (size_t i = 0; i < kInputs; ++i) {
+        row[i] = static_cast<float>(std::pow(Uniform(10 + r, i), 3.0));  // a few large ones, as rows have
+      }
+      std::vector<uint8_t> codes(kInputs);
+      std::vector<float> scales(2);
+      const QuantizedRow out{codes.data(), scales.data()};
+      const auto error = [&] {
+        DequantizeRow(format, kInputs, out, approximation.data());
+        return QuadraticError(damped, kInputs, row.data(), approximation.data());
+      };
+      QuantizeRow({format, QuantMethod::kMinMax}, row.data(), kInputs, nullptr, out);
+      const std::vector<float> start = scales;
+      (*feedback)->Round(format, row.data(), out);
+      const double with_given = error();
+      scales = start;
+      (*feedback)->RoundAndScale(format, row.data(), out, wanted.data());
+      const double with_best = error();
+      EXPECT_LE(with_best, with_given * (1 + 1e-4));
+      kept += with_given;
+      searched += with_best;
+      for (size_t i = 0; i < kInputs; ++i) {  // the codes are those of the values, or kept while the scale was fitted
+        EXPECT_LT(std::abs(std::clamp(wanted[i], 0.0f, 15.0f) - static_cast<float>(codes[i])), 1.0f);
+        EXPECT_EQ(scales[0], format.scale_type == DType::kF16 ? F16ToF32(F32ToF16(scales[0])) : scales[0]);
+      }
+    }
+    EXPECT_LT(searched, 0.9 * kept);
+  }
+  // A row of zeros stays one.
+  const std::vector<float> row(kInputs);
+  std::vector<uint8_t> codes(kInputs, 8);
+  float scale = 0.0f;
+  (*feedback)->RoundAndScale({4, 0, ZeroForm::kSymmetric, DType::kF16}, row.data(), {codes.data(), &scale});
+  EXPECT_EQ(codes, std::vector<uint8_t>(kInputs, 8));
+  EXPECT_EQ(scale, 0.0f);
+}
+
 TEST(ErrorFeedback, RefusesWhatIsNoGramMatrix) {
   EXPECT_EQ(ErrorFeedback::Make({1.0f, 0.0f}, 2, 0.01).error().code, ErrorCode::kInvalidArgument);
   EXPECT_EQ(ErrorFeedback::Make({0.0f, 0.0f, 0.0f, 0.0f}, 2, 0.01).error().code, ErrorCode::kNumeric);
