@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "grade/answer_form.h"
+#include "grade/box_context.h"
 #include "grade/formula_scan.h"
 #include "grade/grade.h"
 
@@ -39,22 +40,35 @@ std::string_view SkipBlanks(std::string_view text) {
   return text;
 }
 
+// Whether something stands in a text that can be an answer: "Sure!" before a problem that is said again is none.
+bool MayHoldAnswer(std::string_view text) {
+  const std::string_view trimmed = TrimAnswer(text);
+  if (trimmed.size() == 1) return true;
+  const std::string lower = Lowered(trimmed);
+  for (const std::string_view word : {"yes", "no", "true", "false", "none"}) {
+    if (lower == word) return true;
+  }
+  return lower.find_first_of("0123456789") != std::string::npos || lower.find("boxed") != std::string::npos ||
+         lower.find("answer") != std::string::npos;
+}
+
 // What may hold an answer: after the last closed think block, before a reopened one, and before the tokens that end a
 // turn.
 std::string_view Readable(std::string_view response) {
-  if (response.size() > kMaxResponse) response.remove_prefix(response.size() - kMaxResponse);
+  // Thoughts first: what is cut off a long response may hold the tag that opens them.
   constexpr std::string_view kClose = "</think>";
   if (const size_t close = response.rfind(kClose); close != std::string_view::npos) {
     response.remove_prefix(close + kClose.size());
   }
   if (const size_t open = response.find("<think>"); open != std::string_view::npos) response = response.substr(0, open);
+  if (response.size() > kMaxResponse) response.remove_prefix(response.size() - kMaxResponse);
   for (const std::string_view end : {"<|im_end|>", "<|im_start|>", "<|endoftext|>", "<|eot_id|>", "</s>"}) {
     if (const size_t at = response.find(end); at != std::string_view::npos && at > 0) response = response.substr(0, at);
   }
   // A model that ran on into the next problem.
   for (const std::string_view next : {"\nQuestion:", "\nProblem:", "\nQ:", "\nHuman:", "\nUser:"}) {
     const size_t at = response.find(next);
-    if (at != std::string_view::npos && !SkipBlanks(response.substr(0, at)).empty()) response = response.substr(0, at);
+    if (at != std::string_view::npos && MayHoldAnswer(response.substr(0, at))) response = response.substr(0, at);
   }
   if (const size_t open = response.rfind("<answer>"); open != std::string_view::npos) {
     std::string_view inside = response.substr(open + 8);
@@ -210,6 +224,12 @@ std::optional<Found> BoxedAnswer(std::string_view text) {
     const std::string_view gap = text.substr(boxes[first - 1].end, boxes[first].begin - boxes[first - 1].end);
     if (!IsJoiner(gap, &either)) break;
     --first;
+  }
+  if (first + 1 == boxes.size()) {
+    const Box& box = boxes.back();
+    if (auto around = grade::AroundBox(text, box.begin, box.end, TrimAnswer(box.inside))) {
+      return Found{box.end, std::move(*around)};
+    }
   }
   std::string answer;
   for (size_t i = first; i < boxes.size(); ++i) {

@@ -5,13 +5,15 @@
 #include <utility>
 
 #include "grade/answer_form.h"
+#include "grade/number_context.h"
 
 namespace pith::grade {
 
 namespace {
 
 constexpr size_t kMaxInlineFormula = 2000;
-constexpr size_t kMaxTries = 6;  // formulas that are parsed, from the last one back
+constexpr size_t kMaxNumbers = 64;  // whose surroundings are read, from the last one back
+constexpr size_t kMaxTries = 6;     // formulas that are parsed, from the last one back
 
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 bool IsLetter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
@@ -276,20 +278,39 @@ std::string TextOf(std::string_view text, const NumberSpan& span) {
 }  // namespace
 
 std::optional<std::string> FirstNumber(std::string_view text) {
-  const auto span = NextNumber(text, 0);
-  if (!span) return std::nullopt;
-  return TextOf(text, *span);
+  for (auto span = NextNumber(text, 0); span; span = NextNumber(text, span->end)) {
+    NumberContext context = ReadNumberContext(text, span->begin, span->end, TextOf(text, *span));
+    if (context.use != NumberUse::kPart && context.use != NumberUse::kDenied) return std::move(context.text);
+  }
+  return std::nullopt;
 }
 
 std::optional<std::string> LastFormulaOrNumber(std::string_view text) {
   const std::vector<FormulaSpan> spans = FindFormulas(text);
-  // The last number outside of all formulas.
-  std::optional<NumberSpan> number;
+  // The last number outside of all formulas that is a value of its own.
+  std::vector<NumberSpan> outside, all;
   size_t next_span = 0;
   for (auto found = NextNumber(text, 0); found; found = NextNumber(text, found->end)) {
     while (next_span < spans.size() && spans[next_span].end <= found->begin) ++next_span;
     const bool inside = next_span < spans.size() && spans[next_span].begin < found->begin;
-    if (!inside) number = found;
+    all.push_back(*found);
+    if (!inside) outside.push_back(*found);
+  }
+  const auto context_of = [text](const NumberSpan& span) {
+    return ReadNumberContext(text, span.begin, span.end, TextOf(text, span));
+  };
+  std::optional<NumberSpan> number;
+  std::string number_text;
+  for (size_t i = outside.size(); i-- > 0 && outside.size() - i <= kMaxNumbers && !number;) {
+    NumberContext context = context_of(outside[i]);
+    if (context.use == NumberUse::kPart || context.use == NumberUse::kDenied) continue;
+    number = outside[i];
+    // "It is at least 5": the last number of a text is 5. A statement of the answer is read as it stands (FirstNumber).
+    number_text = context.use == NumberUse::kComparison ? TextOf(text, *number) : std::move(context.text);
+    if (i == 0) break;
+    // "between 5 and 6" begins with the number before.
+    context = context_of(outside[i - 1]);
+    if (context.use == NumberUse::kRange && context.end >= number->end) number_text = std::move(context.text);
   }
   size_t tries = 0;
   for (size_t i = spans.size(); i-- > 0 && tries < kMaxTries;) {
@@ -304,10 +325,12 @@ std::optional<std::string> LastFormulaOrNumber(std::string_view text) {
       return std::string(spans[i].inside) + (percent ? " percent" : "");
     }
   }
-  if (number) return TextOf(text, *number);
+  if (number) return number_text;
   // No formula could be read: the last number of any.
   std::optional<NumberSpan> any;
-  for (auto found = NextNumber(text, 0); found; found = NextNumber(text, found->end)) any = found;
+  for (size_t i = all.size(); i-- > 0 && all.size() - i <= kMaxNumbers && !any;) {
+    if (context_of(all[i]).use != NumberUse::kDenied) any = all[i];
+  }
   if (any) return TextOf(text, *any);
   if (!spans.empty()) return std::string(spans.back().inside);
   return std::nullopt;

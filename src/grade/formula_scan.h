@@ -24,7 +24,7 @@ bool HoldsValue(std::string_view formula);
 bool IsFormulaOnly(std::string_view text);
 
 // The first and the last number in a text, with its sign, fraction and percent sign as written: "-3.5", "4 4/9",
-// "1,000", "20%". Digits inside a word (AZ2A) are no number.
+// "1,000", "20%". Digits inside a word (AZ2A) are no number. Words around it are heeded (number_context.h).
 std::optional<std::string> FirstNumber(std::string_view text);
 
 // The last formula that holds a value and is an expression, or the last number, whichever stands later.

@@ -58,6 +58,83 @@ TEST(GradeExtractTest, BoxesJoined) {
   });
 }
 
+TEST(GradeExtractTest, ABoxThatIsAPartOfItsFormula) {
+  Check({
+      {"-\\boxed{5}", "-5", AnswerSource::kBox},
+      {"$x=-\\boxed{5}$", "-5", AnswerSource::kBox},
+      {"so $x = 3 \\cdot 5 = -\\boxed{15}$", "-15", AnswerSource::kBox},
+      {"$x = - \\boxed{\\frac{1}{2}}$.", "-0.5", AnswerSource::kBox},
+      {"\\(x = −\\boxed{5}\\)", "-5", AnswerSource::kBox},
+      {"$2\\boxed{5}$", "10", AnswerSource::kBox},
+      {"$\\boxed{5}/2$", "5/2", AnswerSource::kBox},
+      {"it is \\boxed{5}/2", "5/2", AnswerSource::kBox},
+      {"$\\sqrt{\\boxed{5}}$", "\\sqrt5", AnswerSource::kBox},
+      {"$$\\frac{\\boxed{5}}{2}$$", "5/2", AnswerSource::kBox},
+      {"$y = \\boxed{x^2} + C$", "x^2 + C", AnswerSource::kBox},
+      {"$\\boxed{3}^2$", "9", AnswerSource::kBox},
+      {"$\\pm\\boxed{2}$", "\\pm 2", AnswerSource::kBox},
+      {"$\\boxed{5} \\times 10^3$", "5000", AnswerSource::kBox},
+      // The box by itself.
+      {"- \\boxed{5}", "5", AnswerSource::kBox},
+      {"Results:\n- \\boxed{5}", "5", AnswerSource::kBox},
+      {"the answer - \\boxed{5}", "5", AnswerSource::kBox},
+      {"$3+2=\\boxed{5}$", "5", AnswerSource::kBox},
+      {"$x = \\boxed{5}$.", "5", AnswerSource::kBox},
+      {"$\\mathbf{\\boxed{5}}$", "5", AnswerSource::kBox},
+      {"$\\left(\\boxed{5}\\right)$", "5", AnswerSource::kBox},
+      {"**\\boxed{5}**", "5", AnswerSource::kBox},
+      {"It is \\boxed{5}!", "5", AnswerSource::kBox},
+      {"a \\boxed{5}-bedroom house", "5", AnswerSource::kBox},
+      {"$\\boxed{5}^\\circ$", "5", AnswerSource::kBox},
+      {"$\\boxed{5}\\text{ dollars}$", "5", AnswerSource::kBox},
+      {"\\[ 2 + 3 = 5 \\quad \\boxed{5} \\]", "5", AnswerSource::kBox},
+      {"\\[ 2 + 3 = 5 \\boxed{5} \\]", "5", AnswerSource::kBox},
+      {"$12 + \\boxed{8} = 20$", "8", AnswerSource::kBox},
+      {"$20 = 12 + \\boxed{8}$", "8", AnswerSource::kBox},
+      {"costs $5. That is \\boxed{5} - a bargain", "5", AnswerSource::kBox},
+      {"$-x$ is \\boxed{5}", "5", AnswerSource::kBox},
+  });
+}
+
+TEST(GradeExtractTest, WordsAroundANumber) {
+  Check({
+      {"The answer is negative 5.", "-5", AnswerSource::kStated},
+      {"The answer is minus 5.", "-5", AnswerSource::kStated},
+      {"The answer is －5", "-5", AnswerSource::kStated},
+      {"The temperature is negative 5", "-5", AnswerSource::kLast},
+      {"The answer is half of 5.", "5/2", AnswerSource::kStated},
+      {"The answer is twice 5.", "10", AnswerSource::kStated},
+      {"The answer is either 5 or 6", "5, 6", AnswerSource::kStated},
+      {"The answer is between 5 and 6.", "between 5 and 6", AnswerSource::kStated},
+      {"The answer is at least 5 for all of the people", "at least 5", AnswerSource::kStated},
+      {"The answer is no more than 5.", "no more than 5", AnswerSource::kStated},
+      {"The answer is 5 million people as of last year", "5 million", AnswerSource::kStated},
+      {"The answer is 5 times 3, which comes to 15", "15", AnswerSource::kStated},
+      {"The answer is not 6 but 5", "5", AnswerSource::kLast},
+      {"So it is not 6, it is 5", "5", AnswerSource::kLast},
+      {"It is 5 and not 6", "5", AnswerSource::kLast},
+      {"It is 5 rather than 6", "5", AnswerSource::kLast},
+      {"It lies between 5 and 6", "between 5 and 6", AnswerSource::kLast},
+      {"so it must be at least 5", "5", AnswerSource::kLast},
+      {"10 minus 5 is 5", "5", AnswerSource::kLast},
+      {"The answer is 5 more than before", "5", AnswerSource::kStated},
+      {"a total of 5", "5", AnswerSource::kLast},
+      {"The answer isn't 5", "", AnswerSource::kLast},
+      {"the answer cannot be 5", "", AnswerSource::kLast},
+      {"Sure!\nProblem: 2 + 3\nSolution: \\boxed{5}", "5", AnswerSource::kBox},
+      {"It is 5.\nQuestion: and 2 + 2? It is 4.", "5", AnswerSource::kLast},
+      {"Yes.\nQuestion: 2 + 2? It is 4.", "yes", AnswerSource::kWhole},
+  });
+  // What denies the number, or makes it a part of another, is never the number.
+  for (const char* text : {"The answer is definitely not 5.", "The answer is **not** 5", "The answer is a third of 5",
+                           "The answer is more than 5", "The answer is a factor of 5", "The answer is up to 5"}) {
+    const auto found = ExtractAnswer(text);
+    EXPECT_TRUE(!found || CompareAnswers("5", found->text) != Verdict::kEqual) << text << " gave " << found->text;
+  }
+  // An unclosed thought is none, however long.
+  EXPECT_FALSE(ExtractAnswer("<think>" + std::string(1200000, ' ') + "The answer is 5"));
+}
+
 TEST(GradeExtractTest, FinalStatementBehindABox) {
   Check({
       {"We had \\boxed{10}. Adding: 15. Final Answer: The final answer is $15$. I hope it is correct.", "15",
@@ -84,7 +161,7 @@ TEST(GradeExtractTest, Statements) {
       {"The answer is (3 + 4 = 7).", "7", AnswerSource::kStated},
       {"The answer is $x < 3$.", "x < 3", AnswerSource::kStated},
       {"The answer is $2$ and $3$.", "2, 3", AnswerSource::kStated},
-      {"The answer is between 12 and 13.", "12", AnswerSource::kStated},
+      {"The answer is between 12 and 13.", "between 12 and 13", AnswerSource::kStated},
       {"The answer is B, because A is too small.", "B", AnswerSource::kStated},
       {"The correct answer is (C) Madrid", "C", AnswerSource::kStated},
       {"The answer is Madrid.", "Madrid", AnswerSource::kStated},
