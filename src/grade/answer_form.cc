@@ -211,6 +211,17 @@ char TakeChoice(std::string_view text, std::string_view* body) {
   return letter;
 }
 
+// "negative 5", "minus 1/2": a sign in words.
+std::string WithSignOfWords(std::string_view text) {
+  for (const std::string_view word : {"negative ", "minus ", "Negative ", "Minus "}) {
+    if (text.substr(0, word.size()) != word) continue;
+    const std::string_view rest = text.substr(word.size());
+    const char first = rest.empty() ? ' ' : rest[0];
+    if ((first >= '0' && first <= '9') || first == '.' || rest.substr(0, 5) == "\\frac") return "-" + std::string(rest);
+  }
+  return std::string(text);
+}
+
 }  // namespace
 
 std::string_view TrimAnswer(std::string_view text) {
@@ -256,7 +267,7 @@ std::shared_ptr<const AnswerForm> MakeAnswerForm(std::string_view text, bool wit
     return form;
   }
   const std::string signs = grade::NormalizeSigns(trimmed);
-  const std::string plain(TrimAnswer(signs));
+  const std::string plain = WithSignOfWords(TrimAnswer(signs));
   form->key = KeyOf(plain);
   if (with_choice) {
     std::string_view body;

@@ -16,6 +16,8 @@ namespace {
 
 constexpr size_t kMaxUnordered = 64;
 // A decimal stands for a number that has no finite decimal from this many digits on.
+// Digits that a decimal has when it stands for a number without a finite one: places after the point and significant
+// digits; with one more of these, one fewer of those will do.
 constexpr int kMinDecimals = 3;
 constexpr int kMinSignificant = 4;
 
@@ -430,7 +432,8 @@ class Comparer {
   // `decimal` is a decimal literal of enough digits that stands for `exact`, a number without a finite decimal: exact
   // rounded to its last digit (at most half a unit away) or cut off behind it (less than one unit nearer to zero).
   bool IsRounding(const Expr& decimal, const Expr& exact) {
-    if (decimal.kind != ExprKind::kNumber || decimal.decimals < kMinDecimals || decimal.significant < kMinSignificant) {
+    if (decimal.kind != ExprKind::kNumber || decimal.decimals < kMinDecimals - 1 ||
+        decimal.significant < kMinSignificant + (decimal.decimals < kMinDecimals ? 1 : 0)) {
       return false;
     }
     if (exact.decimals >= 0 || !FreeSymbols(exact).empty()) return false;
