@@ -77,6 +77,12 @@ TEST_F(TrainCli, ModelThenAdapterThenResume) {
   EXPECT_EQ(testing::ReadFile(dir_ + "/cut/adapter_model.safetensors"),
             testing::ReadFile(dir_ + "/whole/adapter_model.safetensors"));
   ExpectError(Pith(adapter("cut", "1e-5") + " --resume"), ErrorCode::kMismatch, "learning_rate");
+  // An adapter on packed weights sees keys and values as the runtime's cache has them, unless told otherwise.
+  ExpectError(Pith(adapter("cut", "1e-3") + " --resume --kv-type f32"), ErrorCode::kMismatch, "round_cache");
+  ASSERT_EQ(Pith(adapter("floats", "1e-3") + " --kv-type f32").status, 0);
+  EXPECT_NE(testing::ReadFile(dir_ + "/floats/adapter_model.safetensors"),
+            testing::ReadFile(dir_ + "/whole/adapter_model.safetensors"));
+  ExpectError(Pith(adapter("other", "1e-3") + " --kv-type bf16"), ErrorCode::kInvalidArgument, "--kv-type");
 }
 
 TEST_F(TrainCli, Grpo) {
