@@ -8,7 +8,9 @@
 #include <ctime>
 #include <string_view>
 
+#include "grade/answer_form.h"
 #include "grade/grade.h"
+#include "grade/work_budget.h"
 
 namespace {
 
@@ -20,13 +22,14 @@ double CpuMilliseconds() {
   return static_cast<double>(now.tv_sec) * 1e3 + static_cast<double>(now.tv_nsec) / 1e6;
 }
 
-// Whether a text may hold an inequality, spelled in whatever way.
-bool MayBeDirected(std::string_view text) {
-  if (text.find_first_of("<>!") != std::string_view::npos) return true;
-  for (const std::string_view command : {"\\l", "\\g", "\\n", "\xE2"}) {
-    if (text.find(command) != std::string_view::npos) return true;
-  }
-  return false;
+// Whether two answers compare alike in both orders, without the rule that has a direction. What is too hard in one
+// order may be decided in the other before the work is used up.
+bool IsSymmetric(const pith::AnswerForm& a, const pith::AnswerForm& b) {
+  pith::grade::WorkBudget there(pith::grade::kCompareUnits), back(pith::grade::kCompareUnits);
+  const pith::grade::Sameness forward = pith::CompareForms(a, b, {}, &there);
+  const pith::grade::Sameness backward = pith::CompareForms(b, a, {}, &back);
+  return forward == backward || forward == pith::grade::Sameness::kUnknown ||
+         backward == pith::grade::Sameness::kUnknown;
 }
 
 }  // namespace
@@ -57,12 +60,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const pith::Answer b(result.predicted->text);
   if (!a.empty() && pith::CompareAnswers(a, a) != pith::Verdict::kEqual) std::abort();
   if (!b.empty() && pith::CompareAnswers(b, b) != pith::Verdict::kEqual) std::abort();
-  // SameAnswer orders its arguments, so this looks at what it is made of. One rule has a direction: inequalities.
-  if (!MayBeDirected(result.gold->text) && !MayBeDirected(result.predicted->text)) {
-    const pith::Verdict forward = pith::CompareAnswers(a, b), backward = pith::CompareAnswers(b, a);
-    const bool hard = forward == pith::Verdict::kTooHard || backward == pith::Verdict::kTooHard;
-    if (forward != backward && !hard) std::abort();
-  }
+  // SameAnswer orders its arguments, so this looks at what it is made of.
+  const auto gold_form = pith::MakeAnswerForm(result.gold->text);
+  const auto predicted_form = pith::MakeAnswerForm(result.predicted->text);
+  if (gold_form != nullptr && predicted_form != nullptr && !IsSymmetric(*gold_form, *predicted_form)) std::abort();
   (void)pith::LooksTruncated(response);
   pith::ExtractOptions cut;
   cut.truncated = true;

@@ -8,10 +8,9 @@
 #include <mpc.h>
 
 #include <cstdint>
-#include <string>
-#include <vector>
 
 #include "grade/expression.h"
+#include "grade/probe_points.h"
 #include "grade/work_budget.h"
 
 namespace pith::grade {
@@ -47,17 +46,6 @@ struct Probed {
   Complex value;
   double error = 0;  // log2 of a bound on the absolute error
 };
-
-// Values of the free symbols, one point: parallel to `names`.
-struct ProbePoint {
-  std::vector<std::string> names;
-  std::vector<mpq_class> values;
-};
-// Point number `index` for these symbols. Points 0 to kPositivePoints - 1 have positive values; then all negative ones
-// and mixed ones.
-ProbePoint MakePoint(const std::vector<std::string>& names, int index);
-constexpr int kPositivePoints = 3;
-constexpr int kProbePoints = 6;  // more where an expression is given piece by piece: see PointsFor
 
 // The value of `expr` at a point. Structures and words have none (kTooHard).
 Probed EvaluateAt(const Expr& expr, const ProbePoint& point, mpfr_prec_t precision, WorkBudget* budget);
