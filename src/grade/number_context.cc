@@ -92,6 +92,11 @@ bool EndsInNumber(std::string_view text, size_t at) {
   return at > 0 && IsDigit(text[at - 1]);
 }
 
+bool EndsInPercent(std::string_view text, size_t at) {
+  while (at > 0 && text[at - 1] == ' ') --at;
+  return at > 0 && text[at - 1] == '%';
+}
+
 NumberContext Phrase(NumberUse use, std::string_view text, size_t begin, size_t end) {
   std::string phrase(text.substr(begin, end - begin));
   phrase.erase(std::remove(phrase.begin(), phrase.end(), '*'), phrase.end());
@@ -124,7 +129,26 @@ NumberContext ReadNumberContext(std::string_view text, size_t begin, size_t end,
   if (word(0) == "by" && (word(1) == "divided" || word(1) == "multiplied")) return {NumberUse::kPart, {}, end};
   if (word(0) == "minus" && EndsInNumber(text, before[0].begin)) return {NumberUse::kPart, {}, end};
 
+  // "5 percent of 20", "5% of 20"
+  size_t of_end = end;
+  const bool percent = number.ends_with('%') || behind == "percent";
+  if (percent && WordBehind(text, behind == "percent" ? behind_end : end, &of_end) == "of" &&
+      NumberAt(text, of_end, &behind_number)) {
+    return {NumberUse::kPart, {}, end};
+  }
+  if (word(0) == "of" && EndsInPercent(text, before[0].begin)) return {NumberUse::kPart, {}, end};
+  // "5 squared"
+  if (behind == "squared") return {NumberUse::kValue, "(" + context.text + ")^2", behind_end};
+  if (behind == "cubed") return {NumberUse::kValue, "(" + context.text + ")^3", behind_end};
+  if (behind == "factorial") return {NumberUse::kValue, "(" + context.text + ")!", behind_end};
+
   // Two numbers that belong together.
+  if (behind == "to" && NumberAt(text, behind_end, &behind_number)) {
+    return Phrase(NumberUse::kRange, text, word(0) == "from" ? before[0].begin : begin, behind_number);
+  }
+  if (behind == "out" && WordBehind(text, behind_end, &of_end) == "of" && NumberAt(text, of_end, &behind_number)) {
+    return Phrase(NumberUse::kRange, text, begin, behind_number);
+  }
   if (word(0) == "between" && behind == "and" && NumberAt(text, behind_end, &behind_number)) {
     return Phrase(NumberUse::kRange, text, before[0].begin, behind_number);
   }
@@ -151,6 +175,14 @@ NumberContext ReadNumberContext(std::string_view text, size_t begin, size_t end,
     return context;
   }
   if (IsDenial(next_word)) return {NumberUse::kDenied, {}, end};
+  if (next == "but" && (word(at + 1) == "anything" || word(at + 1) == "everything" || word(at + 1) == "all")) {
+    return {NumberUse::kDenied, {}, end};
+  }
+  if (next == "except" || next == "besides") return {NumberUse::kDenied, {}, end};
+  if (next == "of" && word(at + 1) == "negative") {
+    context.text = number.starts_with('-') ? context.text.substr(1) : "-" + context.text;
+    return context;
+  }
   if (next == "than") {
     if (word(at + 1) == "rather" || word(at + 1) == "other") return {NumberUse::kDenied, {}, end};
     if (!IsOneOf(word(at + 1), kComparatives)) return context;
