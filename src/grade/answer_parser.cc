@@ -314,6 +314,13 @@ ExprPtr Parser::ParseQuantity() {
     if (token.kind != TokenKind::kText && IsProseWord(word)) return nullptr;
     if (++words > kMaxUnitWords) return nullptr;
     ++at_;
+    // "5 squared" is no unit: a power where it is plain of what.
+    if (unit.empty() && (word == "squared" || word == "cubed" || word == "factorial")) {
+      if (value->kind != ExprKind::kNumber || value->number < 0 || word == "factorial") return nullptr;
+      value = Make(ExprKind::kPower, {value, MakeNumber(word == "squared" ? 2 : 3)});
+      if (value == nullptr) return nullptr;
+      continue;
+    }
     // "5 million people": the number is the product.
     std::string_view rest = word;
     while (unit.empty() || unit == "$") {

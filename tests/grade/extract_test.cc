@@ -127,7 +127,10 @@ TEST(GradeExtractTest, WordsAroundANumber) {
   });
   // What denies the number, or makes it a part of another, is never the number.
   for (const char* text : {"The answer is definitely not 5.", "The answer is **not** 5", "The answer is a third of 5",
-                           "The answer is more than 5", "The answer is a factor of 5", "The answer is up to 5"}) {
+                           "The answer is more than 5", "The answer is a factor of 5", "The answer is up to 5",
+                           "The answer is anything but 5", "The answer is from 5 to 6", "The answer is 5 to 6",
+                           "The answer is 5 out of 6.", "The answer is 5 percent of 20.", "The answer is 5 squared.",
+                           "The answer is 5 factorial.", "The answer is the negative of 5"}) {
     const auto found = ExtractAnswer(text);
     EXPECT_TRUE(!found || CompareAnswers("5", found->text) != Verdict::kEqual) << text << " gave " << found->text;
   }
