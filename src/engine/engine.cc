@@ -5,12 +5,14 @@
 #include <set>
 
 #include "engine/forward.h"
+#include "engine/static_activations.h"
 #include "kernels/sampling.h"
 
 namespace pith {
 namespace {
 
 std::string FormatKey(const ModelWeights& weights, const EngineOptions& options) {
+  if (options.static_activations) return weights.description + "/static";
   return weights.description + (options.activations == kernels::ActivationBits::k16 ? "/a16" : "/a8");
 }
 
@@ -76,9 +78,28 @@ Result<std::unique_ptr<Engine>> Engine::Load(std::shared_ptr<const Checkpoint> c
                  "head_dim " + std::to_string(config.head_dim) + " is above " + std::to_string(kMaxHeadDim)};
   }
   const std::string fingerprint = checkpoint->fingerprint();
-  PITH_ASSIGN(auto weights, ModelWeights::Load(checkpoint, options.weights, options.on_load));
+  WeightFormat format = options.weights;
+  std::unique_ptr<const StaticActivations> quantizers;
+  if (options.static_activations) {
+    if (options.weights == WeightFormat::kBF16 || options.kv == KvType::kBF16) {
+      return Error{ErrorCode::kInvalidArgument,
+                   "static activations are for weights as they are stored and a cache of "
+                   "int8 or f32: bf16 would round the numbers again"};
+    }
+    if (checkpoint->format() != CheckpointFormat::kHuggingFace) {
+      return Error{ErrorCode::kUnsupported,
+                   "static activations need a directory with ranges beside the weights; pack '" + checkpoint->path() +
+                       "' with `pith pack`, then `pith calibrate`"};
+    }
+    PITH_ASSIGN(const ActivationRanges ranges, ReadActivationRanges(checkpoint->path(), config, fingerprint));
+    quantizers = std::make_unique<StaticActivations>(ranges, config);
+    format = WeightFormat::kF32;
+  }
+  PITH_ASSIGN(auto weights, ModelWeights::Load(checkpoint, format, options.on_load));
   const KvShape shape{config.layers, config.kv_heads, config.head_dim, options.kv};
-  return std::unique_ptr<Engine>(new Engine(std::move(weights), options, shape, fingerprint));
+  auto engine = std::unique_ptr<Engine>(new Engine(std::move(weights), options, shape, fingerprint));
+  engine->static_ = std::move(quantizers);
+  return engine;
 }
 
 Result<std::shared_ptr<const Adapter>> Engine::LoadAdapter(const std::string& dir) const {
@@ -95,6 +116,10 @@ Result<StepOutput> Engine::Step(std::span<const StepItem> items) {
     }
     if (item.sequence->pool() != kv_pool_) {
       return Error{ErrorCode::kMismatch, "the sequence was made by another engine"};
+    }
+    if (item.adapter != nullptr && static_ != nullptr) {
+      return Error{ErrorCode::kUnsupported,
+                   "static activations have no ranges of adapter '" + item.adapter->path() + "'"};
     }
     if (item.adapter != nullptr && !item.adapter->Fits(config())) {
       return Error{ErrorCode::kMismatch,

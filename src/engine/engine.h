@@ -25,6 +25,7 @@
 #include "engine/lora.h"
 #include "engine/weights.h"
 #include "kernels/qmatmul.h"
+#include "model/activation_ranges.h"
 #include "model/checkpoint.h"
 
 namespace pith {
@@ -32,6 +33,11 @@ namespace pith {
 struct EngineOptions {
   WeightFormat weights = WeightFormat::kStored;
   kernels::ActivationBits activations = kernels::ActivationBits::k16;  // of packed linears
+  // Every value is rounded to its range beside the weights (model/activation_ranges.h), as the device export does: the
+  // same integers as a quantized graph, products in float32. Weights become float32 (packed ones keep their numbers);
+  // the cache is int8 with the stored scales, or float32 with the same numbers. Without adapters. For comparison and
+  // measuring, not for speed.
+  bool static_activations = false;
   KvType kv = KvType::kInt8;
   LoraFormat adapters = LoraFormat::kAuto;
   int64_t context = 0;          // most positions of a sequence; 0 = the model's own limit
@@ -77,6 +83,11 @@ struct PrefillOptions {
   const std::atomic<bool>* cancel = nullptr;  // kCancelled before the next chunk once true
 };
 
+// Sees a value of the forward pass before anything reads it; the span is all rows of a step, or one head's scores.
+using ActivationObserver = std::function<void(int64_t layer, ActivationSite site, std::span<const float> values)>;
+
+class StaticActivations;
+
 class Engine {
  public:
   static Result<std::unique_ptr<Engine>> Load(std::shared_ptr<const Checkpoint> checkpoint,
@@ -106,6 +117,9 @@ class Engine {
 
   // From now on every step adds the inputs of the linears of all layers to `sums`; null stops it. For calibration.
   void SumInputs(InputSums* sums) { input_sums_ = sums; }
+  // From now on every value of model/activation_ranges.h but `masked` is handed to `observer`, on the calling thread,
+  // in an order of its own; an empty one stops it. Needs a float32 cache. For calibration.
+  void ObserveActivations(ActivationObserver observer) { observer_ = std::move(observer); }
 
  private:
   class Forward;
@@ -119,6 +133,8 @@ class Engine {
   std::shared_ptr<KvPool> kv_pool_;
   std::unique_ptr<Forward> forward_;
   InputSums* input_sums_ = nullptr;
+  std::unique_ptr<const StaticActivations> static_;  // with static_activations
+  ActivationObserver observer_;
 };
 
 }  // namespace pith

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "engine/static_activations.h"
 #include "kernels/elementwise.h"
 
 namespace pith {
@@ -79,6 +80,11 @@ void Engine::Forward::ComputeRope(std::span<const StepItem> items) {
       const float angle = position * static_cast<float>(engine_.rope_.inv_freq[static_cast<size_t>(j)]);
       rope_cos_[static_cast<size_t>(r * half + j)] = std::cos(angle) * factor;
       rope_sin_[static_cast<size_t>(r * half + j)] = std::sin(angle) * factor;
+    }
+    if (engine_.static_ == nullptr) return;
+    for (int64_t i = r * half; i < (r + 1) * half; ++i) {
+      rope_cos_[static_cast<size_t>(i)] = engine_.static_->rope().Round(rope_cos_[static_cast<size_t>(i)]);
+      rope_sin_[static_cast<size_t>(i)] = engine_.static_->rope().Round(rope_sin_[static_cast<size_t>(i)]);
     }
   });
 }
@@ -319,8 +325,14 @@ StepOutput Engine::Forward::Run(std::span<const StepItem> items) {
   Resize(rows);
   Embed(items);
   ComputeRope(items);
-  attention_.Plan(sequence_rows);
-  for (int64_t layer = 0; layer < config_.layers; ++layer) RunLayer(layer);
+  const bool by_value = value_by_value();
+  if (by_value) {
+    Visit(0, ActivationSite::kEmbedding, x_);
+    for (int64_t layer = 0; layer < config_.layers; ++layer) RunStaticLayer(layer);
+  } else {
+    attention_.Plan(sequence_rows);
+    for (int64_t layer = 0; layer < config_.layers; ++layer) RunLayer(layer);
+  }
 
   // Final norm of the rows whose states or logits are wanted; the LM head on those whose logits are.
   StepOutput output;
@@ -351,6 +363,7 @@ StepOutput Engine::Forward::Run(std::span<const StepItem> items) {
       RmsNorm(x_.data() + list[static_cast<size_t>(i)] * hidden, weights_.final_norm.data(), hidden, eps,
               out->data() + i * hidden);
     });
+    if (by_value) Visit(0, ActivationSite::kFinalNorm, *out);
   };
   norm_into(state_rows, &states_);
   output.states = states_;
@@ -359,6 +372,7 @@ StepOutput Engine::Forward::Run(std::span<const StepItem> items) {
     logits_.resize(logit_rows.size() * static_cast<size_t>(config_.vocab));
     const Target head[] = {{&weights_.lm_head, LinearKind::kLmHead, logits_.data()}};
     Multiply(head, head_input_.data(), static_cast<int64_t>(logit_rows.size()), 0, head_runs);
+    if (by_value) Visit(0, ActivationSite::kLogits, logits_);
     output.logits = logits_;
   }
   return output;

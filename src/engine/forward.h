@@ -1,6 +1,7 @@
 // One forward pass over a batch of rows (tokens of one or more sequences). Internal to the engine.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -29,6 +30,12 @@ class Engine::Forward {
   void ComputeRope(std::span<const StepItem> items);
   void NormRows(const float* x, const std::vector<float>& weight, float* out);
   void RunLayer(int64_t index);
+  // Value by value; with static activations or an observer (static_forward.cc).
+  bool value_by_value() const { return engine_.static_ != nullptr || engine_.observer_ != nullptr; }
+  void RunStaticLayer(int64_t index);
+  void Visit(int64_t layer, ActivationSite site, std::span<float> values);
+  void RotateStatic(int64_t layer, std::vector<float>* x, int64_t heads, const ActivationSite (&sites)[5]);
+  void AttendStatic(int64_t layer, int64_t row, int64_t head, float* out);
   // out = W x + b (+ LoRA) for linears that read the same x[rows, cols].
   struct Target {
     const Linear* linear;
@@ -62,8 +69,10 @@ class Engine::Forward {
   std::vector<int64_t> positions_;    // of each row
   std::vector<Sequence*> sequences_;  // of each row
   std::vector<float> x_, normed_, q_, k_, v_, mixed_, gate_, up_, projected_;
-  std::vector<float> rope_cos_, rope_sin_;  // [rows, head_dim / 2]
-  std::vector<float> lora_;                 // A x of all targets and rows
+  std::vector<float> rope_cos_, rope_sin_;           // [rows, head_dim / 2]
+  std::array<std::vector<float>, 4> rope_products_;  // value by value: [rows, heads, head_dim / 2]
+  std::vector<float> sigmoid_;
+  std::vector<float> lora_;  // A x of all targets and rows
   std::vector<float> logits_, states_, head_input_;
   std::vector<PackedLora> packed_lora_;  // of the product at hand
   // Quantized inputs: of 4-bit and 8-bit matrices, by scale kind; of the A and the B of packed adapters, by run and

@@ -29,7 +29,9 @@ Result<std::unique_ptr<TextModel>> TextModel::Load(const std::string& path, cons
                    : options.weights == "bf16" ? WeightFormat::kBF16
                                                : WeightFormat::kStored;
   const bool packed = model->checkpoint_->quantization().has_value();
-  const bool automatic = options.weights == "auto" && !packed && CanBePacked(model->checkpoint_->config());
+  // Static ranges lie beside the weights that they were measured on, so nothing is packed on the way.
+  const bool automatic =
+      options.weights == "auto" && !packed && !engine.static_activations && CanBePacked(model->checkpoint_->config());
   const bool recipe_given =
       options.weights != "auto" && options.weights != "stored" && options.weights != "bf16" && options.weights != "f32";
   if (recipe_given && packed) {
