@@ -136,7 +136,12 @@ class DecoderGraph {
     if (count < 0) count = out;
     const std::string stored =
         module == "lm_head" && !places_.contains("lm_head.weight") ? "model.embed_tokens" : module;
-    const std::string weight = WeightRows(stored + ".weight", begin, count, out, in, MatrixShape(count, in));
+    // A convolution wants four dimensions, the embedding has two: the same bytes under the head's own name.
+    const bool shared = stored != module && options_.convolutions && build_.Has(stored + ".weight");
+    const ExternalPlace* place = shared ? &places_.at(stored + ".weight") : nullptr;
+    const std::string weight =
+        shared ? build_.External(module + ".weight", OnnxType::kFloat, MatrixShape(out, in), place->file, place->offset)
+               : WeightRows(stored + ".weight", begin, count, out, in, MatrixShape(count, in));
     const std::string added = bias ? WeightRows(module + ".bias", begin, count, out, 1, {count}) : "";
     const auto rank = options_.lora_ranks.find(module);
     if (rank == options_.lora_ranks.end()) return Product(name, x, weight, added, count);

@@ -103,23 +103,26 @@ Result<Chip> FindChip(std::string_view name) {
 }
 
 GenieSizes ComputeGenieSizes(const ModelConfig& config, const std::vector<GraphPart>& parts, int64_t context,
-                             const AdapterFile* adapter) {
+                             const AdapterFile* adapter, GenieWeightBits bits) {
   GenieSizes sizes;
   uint64_t layer = 0;
   ModelConfig one = config;
   one.layers = 1;
   for (const ModelModule& module : ModulesOf(one)) {
     if (module.kind != ModuleKind::kLinear || module.name == "lm_head") continue;
-    layer += static_cast<uint64_t>(module.shape[0]) * static_cast<uint64_t>(module.shape[1]) / 2;
+    layer += static_cast<uint64_t>(module.shape[0]) * static_cast<uint64_t>(module.shape[1]) *
+             static_cast<uint64_t>(bits.linears) / 8;
   }
   const uint64_t table = static_cast<uint64_t>(config.vocab) * static_cast<uint64_t>(config.hidden);
-  sizes.embedding_bytes = sizes.head_bytes = table;
+  sizes.bits = bits;
+  sizes.embedding_bytes = table * static_cast<uint64_t>(bits.embedding) / 8;
+  sizes.head_bytes = table * static_cast<uint64_t>(bits.head) / 8;
   sizes.layer_bytes = layer * static_cast<uint64_t>(config.layers);
   sizes.kv_bytes =
       static_cast<uint64_t>(2 * config.layers * config.kv_heads * config.head_dim) * static_cast<uint64_t>(context);
   for (const GraphPart& part : parts) {
-    sizes.part_bytes.push_back(layer * static_cast<uint64_t>(part.end - part.begin) + (part.embedding ? table : 0) +
-                               (part.head ? table : 0));
+    sizes.part_bytes.push_back(layer * static_cast<uint64_t>(part.end - part.begin) +
+                               (part.embedding ? sizes.embedding_bytes : 0) + (part.head ? sizes.head_bytes : 0));
   }
   if (adapter == nullptr) return sizes;
   for (const LoraModule& module : adapter->modules) {
@@ -172,6 +175,16 @@ std::vector<Finding> Preflight(const ModelConfig& config, const Chip& chip, cons
   if (options.context > 4096) {
     add(false, "a context of " + std::to_string(options.context) +
                    " makes every step of attention as long as that; 4096 is what such bundles are built for");
+  }
+  if (config.rope_scaling.kind != RopeScalingKind::kNone || !config.rope_frequency_divisors.empty()) {
+    add(true,
+        "the model scales its RoPE frequencies, and genie_config.json knows only rope-theta: GENIE would compute other "
+        "positions (the graphs take cos and sin as inputs: a host of your own can feed those of export.json)");
+  }
+  if (options.switcher) {
+    add(true,
+        "the graphs have inputs of the switcher, which GENIE's dialogs do not feed: a host of your own can; for GENIE "
+        "export an adapter directory without a switcher");
   }
   if (config.head_dim % 32 != 0) {
     add(false, "heads of " + std::to_string(config.head_dim) + " are no multiple of 32, which the NPU pads to");
@@ -265,7 +278,7 @@ std::string GenieCommands(const OnnxExportReport& exported, const Chip& chip, co
     for (size_t i = 0; i < part.graphs.size(); ++i) {
       const std::string graph = part.graphs[i].substr(0, part.graphs[i].size() - 5);
       text += "qairt-converter --input_network " + graph + ".onnx --quantization_overrides " + graph +
-              ".encodings --preserve_io datatype" +
+              ".encodings --preserve_io datatype input_ids" +
               (adapter && part.adapter_bytes > 0 ? " --lora_weight_list updatable_tensors.txt" : "") +
               " --output_path build/" + graph + ".dlc\n";
       text += "qairt-quantizer --input_dlc build/" + graph + ".dlc --float_fallback --output_dlc build/" + graph +
@@ -293,16 +306,24 @@ std::string GenieCommands(const OnnxExportReport& exported, const Chip& chip, co
   text += "# To the phone.\nadb shell mkdir -p " + folder + "\n";
   text += "adb push *.serialized.bin genie_config.json htp_backend_ext_config.json tokenizer.json sample_prompt.txt " +
           folder + "\n";
-  if (adapter) text += "adb push " + options.adapter_name + "_*.bin " + folder + "\n";
+  if (adapter) {
+    text += "adapter_bins=(" + options.adapter_name +
+            "_*.bin)\nif [ -e \"${adapter_bins[0]}\" ]; then adb push \"${adapter_bins[@]}\" " + folder +
+            "; fi\nadb push genie_config_base.json " + folder + "\n";
+  }
   text += "adb push \"$QNN_SDK_ROOT\"/lib/" + target + "/lib{Genie,QnnHtp,QnnHtpV" + std::to_string(chip.hexagon) +
           "Stub,QnnHtpNetRunExtensions,QnnSystem}.so \"$QNN_SDK_ROOT\"/lib/hexagon-v" + std::to_string(chip.hexagon) +
           "/unsigned/libQnnHtpV" + std::to_string(chip.hexagon) + "Skel.so \"$QNN_SDK_ROOT\"/bin/" + target +
           "/genie-t2t-run " + folder + "\n";
-  const std::string run = "adb shell \"cd " + folder + " && LD_LIBRARY_PATH=. ADSP_LIBRARY_PATH=. ./genie-t2t-run -c " +
-                          "genie_config.json --prompt_file sample_prompt.txt";
-  text += "\n# The base, then the adapter on.\n" + run + "\"\n";
-  if (adapter) text += run + " -l " + options.adapter_name + ",lora_alpha,1.0\"\n";
-  return text;
+  const auto run = [&](const std::string& file, const std::string& more) {
+    return "adb shell \"cd " + folder + " && LD_LIBRARY_PATH=. ADSP_LIBRARY_PATH=. ./genie-t2t-run -c " + file +
+           " --prompt_file sample_prompt.txt" + more + "\"\n";
+  };
+  if (!adapter) return text + "\n" + run("genie_config.json", "");
+  return text + "\n# The base, then the adapter on.\n" + run("genie_config_base.json", "") +
+         "if [ -e \"${adapter_bins[0]}\" ]; then\n  " +
+         run("genie_config.json", " -l " + options.adapter_name + ",lora_alpha,1.0") +
+         "else\n  echo \"the adapter's binaries are not made yet: see the notes at the parts above\" >&2\nfi\n";
 }
 
 Status ValidateGenieConfig(std::string_view json, const std::string& what) {

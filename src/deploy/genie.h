@@ -31,19 +31,28 @@ struct GenieOptions {
   int64_t parts = 1;
   int64_t device_memory_gib = 0;  // of the phone; 0 = not known
   std::string adapter_name = {};  // empty = no adapter
+  bool switcher = false;          // the graphs have one
+};
+
+// Bits of the integers in the encodings; of mixed models the most.
+struct GenieWeightBits {
+  int linears = 4;
+  int head = 8;
+  int embedding = 8;
 };
 
 // Sizes that decide whether a model fits, with weights as the encodings have them.
 struct GenieSizes {
-  uint64_t embedding_bytes = 0;      // 8 bits
-  uint64_t layer_bytes = 0;          // linears of all layers, 4 bits
-  uint64_t head_bytes = 0;           // 8 bits
+  GenieWeightBits bits;
+  uint64_t embedding_bytes = 0;
+  uint64_t layer_bytes = 0;  // linears of all layers
+  uint64_t head_bytes = 0;
   uint64_t adapter_bytes = 0;        // 8 bits
   uint64_t kv_bytes = 0;             // of a full context, 8 bits
   std::vector<uint64_t> part_bytes;  // weights of each part
 };
 GenieSizes ComputeGenieSizes(const ModelConfig& config, const std::vector<GraphPart>& parts, int64_t context,
-                             const AdapterFile* adapter);
+                             const AdapterFile* adapter, GenieWeightBits bits = {});
 
 // One finding of the preflight, in words. `blocks`: the bundle cannot run like this.
 struct Finding {

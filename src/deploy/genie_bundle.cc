@@ -7,8 +7,10 @@
 #include "base/json.h"
 #include "base/progress.h"
 #include "base/sha256.h"
+#include "deploy/matrix_reader.h"
 #include "model/chat_template.h"
 #include "model/hf_export.h"
+#include "model/hf_names.h"
 
 namespace pith {
 
@@ -41,9 +43,12 @@ std::string PreflightText(const std::vector<Finding>& findings, const Chip& chip
   const auto line = [&text](const char* what, uint64_t bytes) {
     text += std::string(what) + ": " + HumanBytes(bytes) + "\n";
   };
-  line("embedding, 8 bits", sizes.embedding_bytes);
-  line("layers, 4 bits", sizes.layer_bytes);
-  line("LM head, 8 bits", sizes.head_bytes);
+  const auto of_bits = [](const char* what, int bits) {
+    return std::string(what) + ", " + std::to_string(bits) + " bits";
+  };
+  line(of_bits("embedding", sizes.bits.embedding).c_str(), sizes.embedding_bytes);
+  line(of_bits("layers", sizes.bits.linears).c_str(), sizes.layer_bytes);
+  line(of_bits("LM head", sizes.bits.head).c_str(), sizes.head_bytes);
   if (sizes.adapter_bytes > 0) line("adapter, 8 bits", sizes.adapter_bytes);
   line("keys and values of a full context, 8 bits", sizes.kv_bytes);
   for (size_t i = 0; i < sizes.part_bytes.size(); ++i) {
@@ -55,14 +60,32 @@ std::string PreflightText(const std::vector<Finding>& findings, const Chip& chip
   return text;
 }
 
+// Packed matrices keep their bits, others get those of the options.
+Result<GenieWeightBits> BitsOf(const Checkpoint& checkpoint, const EncodingOptions& options) {
+  GenieWeightBits bits{0, 0, options.head_bits};
+  for (const ModelModule& module : ModulesOf(checkpoint.config())) {
+    if (module.kind != ModuleKind::kLinear && module.kind != ModuleKind::kEmbedding) continue;
+    PITH_ASSIGN(const MatrixReader reader,
+                MatrixReader::Open(checkpoint, module.name, module.shape[0], module.shape[1]));
+    const bool head = module.name == "lm_head", embedding = module.kind == ModuleKind::kEmbedding;
+    const int own = reader.format()     ? reader.format()->bits
+                    : head || embedding ? options.head_bits
+                                        : options.linear_bits;
+    int& most = head ? bits.head : embedding ? bits.embedding : bits.linears;
+    most = std::max(most, own);
+  }
+  if (bits.head == 0) bits.head = bits.embedding;  // tied
+  return bits;
+}
+
 // Adds the chip, the scheme and the hashes of all files to the manifest.
-Status FinishManifest(const fs::path& folder, const Chip& chip) {
+Status FinishManifest(const fs::path& folder, const Chip& chip, const GenieWeightBits& bits) {
   const fs::path path = folder / kExportManifest;
   PITH_ASSIGN(const Json read, ReadJsonFile(path.string()));
   OrderedJson json = read;
   json["kind"] = "genie";
   json["chip"] = {{"name", chip.name}, {"soc_model", chip.soc_model}, {"hexagon", chip.hexagon}};
-  json["scheme"] = "w4a16";
+  json["scheme"] = "w" + std::to_string(bits.linears) + "a16";
   json["kv_bits"] = 8;
   OrderedJson files = OrderedJson::object();
   std::vector<fs::path> all;
@@ -79,6 +102,41 @@ Status FinishManifest(const fs::path& folder, const Chip& chip) {
   }
   json["sha256"] = files;
   return WriteText(path, json.dump(2) + "\n");
+}
+
+// What belongs to the graphs in `folder`.
+Status FillBundle(const Checkpoint& checkpoint, const fs::path& folder, const OnnxExportOptions& onnx,
+                  const EncodingOptions& encodings, const GenieOptions& options, const Chip& chip,
+                  const std::string& prompt, GenieBundleReport* report) {
+  const ModelConfig& config = checkpoint.config();
+  PITH_ASSIGN(report->encodings, AddEncodings(checkpoint, report->graphs, onnx, encodings));
+  const std::string genie = GenieConfigText(config, options, onnx.adapter);
+  const std::string htp = HtpConfigText(chip);
+  PITH_RETURN_IF_ERROR(ValidateGenieConfig(genie, "genie_config.json"));
+  PITH_RETURN_IF_ERROR(ValidateHtpConfig(htp, "htp_backend_ext_config.json"));
+  PITH_RETURN_IF_ERROR(WriteText(folder / "genie_config.json", genie));
+  if (onnx.adapter != nullptr) {  // runs before the adapter's binaries are made
+    PITH_RETURN_IF_ERROR(WriteText(folder / "genie_config_base.json", GenieConfigText(config, options, nullptr)));
+  }
+  PITH_RETURN_IF_ERROR(WriteText(folder / "htp_backend_ext_config.json", htp));
+  const OrderedJson compile = {
+      {"backend_extensions",
+       {{"shared_library_path", "libQnnHtpNetRunExtensions.so"}, {"config_file_path", "htp_backend_ext_config.json"}}}};
+  PITH_RETURN_IF_ERROR(WriteText(folder / "htp_compile_config.json", compile.dump(2) + "\n"));
+  PITH_RETURN_IF_ERROR(WriteTokenizer(checkpoint, folder / "tokenizer.json"));
+  PITH_RETURN_IF_ERROR(WriteText(folder / "sample_prompt.txt", prompt));
+  if (onnx.adapter != nullptr) {
+    std::string list;
+    for (const LoraModule& module : onnx.adapter->modules) {
+      const std::string name = LinearName(module.layer, module.kind);
+      list += name + ".lora_A\n" + name + ".lora_B\n";
+    }
+    PITH_RETURN_IF_ERROR(WriteText(folder / "updatable_tensors.txt", list));
+  }
+  PITH_RETURN_IF_ERROR(WriteText(folder / "commands.sh", GenieCommands(report->graphs, chip, options)));
+  PITH_RETURN_IF_ERROR(WriteText(folder / "preflight.txt", PreflightText(report->findings, chip, report->sizes)));
+  PITH_RETURN_IF_ERROR(FinishManifest(folder, chip, report->sizes.bits));
+  return {};
 }
 
 }  // namespace
@@ -100,35 +158,19 @@ Result<GenieBundleReport> ExportGenie(const Checkpoint& checkpoint, const std::s
   onnx.context = options.context;
   onnx.parts = options.parts;
   GenieBundleReport report;
-  report.sizes = ComputeGenieSizes(config, parts, options.context, onnx.adapter);
-  report.findings = Preflight(config, chip, options, report.sizes);
+  PITH_ASSIGN(const GenieWeightBits bits, BitsOf(checkpoint, encodings));
+  report.sizes = ComputeGenieSizes(config, parts, options.context, onnx.adapter, bits);
+  GenieOptions checked = options;
+  checked.switcher = onnx.switcher != nullptr;
+  report.findings = Preflight(config, chip, checked, report.sizes);
   PITH_ASSIGN(report.graphs, ExportOnnx(checkpoint, out_dir, onnx));
-  PITH_ASSIGN(report.encodings, AddEncodings(checkpoint, report.graphs, onnx, encodings));
-
-  const fs::path folder = out_dir;
-  const std::string genie = GenieConfigText(config, options, onnx.adapter);
-  const std::string htp = HtpConfigText(chip);
-  PITH_RETURN_IF_ERROR(ValidateGenieConfig(genie, "genie_config.json"));
-  PITH_RETURN_IF_ERROR(ValidateHtpConfig(htp, "htp_backend_ext_config.json"));
-  PITH_RETURN_IF_ERROR(WriteText(folder / "genie_config.json", genie));
-  PITH_RETURN_IF_ERROR(WriteText(folder / "htp_backend_ext_config.json", htp));
-  const OrderedJson compile = {
-      {"backend_extensions",
-       {{"shared_library_path", "libQnnHtpNetRunExtensions.so"}, {"config_file_path", "htp_backend_ext_config.json"}}}};
-  PITH_RETURN_IF_ERROR(WriteText(folder / "htp_compile_config.json", compile.dump(2) + "\n"));
-  PITH_RETURN_IF_ERROR(WriteTokenizer(checkpoint, folder / "tokenizer.json"));
-  PITH_RETURN_IF_ERROR(WriteText(folder / "sample_prompt.txt", prompt.text));
-  if (onnx.adapter != nullptr) {
-    std::string list;
-    for (const LoraModule& module : onnx.adapter->modules) {
-      const std::string name = LinearName(module.layer, module.kind);
-      list += name + ".lora_A\n" + name + ".lora_B\n";
-    }
-    PITH_RETURN_IF_ERROR(WriteText(folder / "updatable_tensors.txt", list));
+  const Status status = FillBundle(checkpoint, out_dir, onnx, encodings, options, chip, prompt.text, &report);
+  if (!status.ok()) {
+    // Half a bundle would only be in the way of the next try.
+    std::error_code error;
+    fs::remove_all(out_dir, error);
+    return status.error();
   }
-  PITH_RETURN_IF_ERROR(WriteText(folder / "commands.sh", GenieCommands(report.graphs, chip, options)));
-  PITH_RETURN_IF_ERROR(WriteText(folder / "preflight.txt", PreflightText(report.findings, chip, report.sizes)));
-  PITH_RETURN_IF_ERROR(FinishManifest(folder, chip));
   return report;
 }
 

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <functional>
 
 #include "base/json.h"
@@ -66,6 +67,10 @@ TEST(Genie, SizesAreThoseOfTheMethod) {
   EXPECT_EQ(sizes.embedding_bytes, 152064U * 3584U);  // 0.545 GB
   // Linears and an LM head of 4 bits would be 3.54 GB.
   EXPECT_NEAR(static_cast<double>(sizes.layer_bytes + sizes.head_bytes / 2), 3.54e9, 0.01e9);
+  const auto parts = PlanParts(Qwen7B(), 6);
+  const GenieSizes wide = ComputeGenieSizes(Qwen7B(), *parts, 4096, nullptr, {.linears = 8, .head = 4});
+  EXPECT_EQ(wide.layer_bytes, 2 * sizes.layer_bytes);
+  EXPECT_EQ(wide.head_bytes, sizes.head_bytes / 2);
 }
 
 TEST(Genie, PreflightFlagsWhatDoesNotFit) {
@@ -74,6 +79,10 @@ TEST(Genie, PreflightFlagsWhatDoesNotFit) {
   EXPECT_TRUE(Blocked(Qwen7B(), {.chip = "8elite", .parts = 1, .device_memory_gib = 16}));  // one part
   EXPECT_TRUE(Blocked(Qwen7B(), {.chip = "8gen2", .parts = 6, .device_memory_gib = 6}));    // memory
   EXPECT_TRUE(Blocked(Qwen05B(), {.context = 65536}));
+  EXPECT_TRUE(Blocked(Qwen05B(), {.switcher = true}));  // no dialog of GENIE's feeds its inputs
+  ModelConfig scaled = Qwen05B();
+  scaled.rope_scaling.kind = RopeScalingKind::kLlama3;  // the configuration has no key for it
+  EXPECT_TRUE(Blocked(scaled, {}));
   const GenieOptions options{.chip = "8gen3", .parts = 6, .device_memory_gib = 12};
   bool warned = false;
   for (const Finding& finding : Preflight(Qwen7B(), *FindChip("8gen3"), options, SizesOf(Qwen7B(), options))) {
@@ -167,19 +176,30 @@ TEST(Genie, WholeBundle) {
   EXPECT_NE(testing::ReadFile(out + "/updatable_tensors.txt").find("model.layers.1.mlp.down_proj.lora_B\n"),
             std::string::npos);
   EXPECT_NE(testing::ReadFile(out + "/sample_prompt.txt").find("<|im_start|>assistant\n"), std::string::npos);
+  const std::string base = testing::ReadFile(out + "/genie_config_base.json");
+  EXPECT_TRUE(ValidateGenieConfig(base, "x").ok());
+  EXPECT_FALSE((*ParseJson(base, "x"))["dialog"]["engine"]["model"]["binary"].contains("lora"));
   const std::string commands = testing::ReadFile(out + "/commands.sh");
   for (const char* step : {"qairt-converter --input_network token_ar1_cl64_3_of_3.onnx", "qairt-quantizer",
-                           "qnn-context-binary-generator", "adb push", "-l reason,lora_alpha,1.0"}) {
+                           "qnn-context-binary-generator", "adb push", "-l reason,lora_alpha,1.0",
+                           "--preserve_io datatype input_ids ",  // keys and values cross in 8 bits
+                           "-c genie_config_base.json"}) {
     EXPECT_NE(commands.find(step), std::string::npos) << step;
   }
   const Json manifest = *ReadJsonFile(out + "/" + std::string(kExportManifest));
   EXPECT_EQ(manifest["kv_bits"], 8);
+  EXPECT_EQ(manifest["scheme"], "w4a16");
   EXPECT_EQ(manifest["chip"]["hexagon"], 75);
   for (const char* file : {"weights_2_of_3.bin", "prompt_ar8_cl64_3_of_3.encodings", "tokenizer.json"}) {
     Digest digest;
     digest.Update(testing::ReadFile(out + "/" + file));
     EXPECT_EQ(manifest["sha256"][file], digest.Finish()) << file;
   }
+  // A bundle that cannot be finished leaves nothing behind.
+  EncodingOptions none = encodings;
+  none.tokens.clear();
+  EXPECT_FALSE(ExportGenie(*checkpoint, out + "-half", graphs, none, options).ok());
+  EXPECT_FALSE(std::filesystem::exists(out + "-half"));
 }
 
 }  // namespace
