@@ -1,5 +1,6 @@
 // pith export: models and adapters in the formats of other programs.
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <optional>
 
@@ -75,11 +76,18 @@ Status Check(const Cli& cli, const std::string& model, const ExportOptions& opti
   return {};
 }
 
+Status RefuseExisting(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return {};
+  return Error{ErrorCode::kInvalidArgument, "'" + path + "' is there already"};
+}
+
 Status ExportGgufAdapter(const Cli& cli, const ExportOptions& options) {
   PITH_ASSIGN(const std::string model, ResolveModel(options.model));
   PITH_ASSIGN(const auto checkpoint, Checkpoint::Open(model));
   PITH_ASSIGN(const auto adapter, AdapterFile::Open(options.adapter, checkpoint->config()));
-  PITH_ASSIGN(const std::optional<DType> type, ParseGgufType(options.type.empty() ? "f32" : options.type));
+  PITH_ASSIGN(const std::optional<DType> type,
+              ParseGgufType(options.type.empty() || options.type == "auto" ? "f32" : options.type));
   if (!type || IsBlockType(*type)) {
     return Error{ErrorCode::kInvalidArgument, "an adapter is written as f32, f16 or bf16"};
   }
@@ -102,6 +110,7 @@ Status ExportGgufAdapter(const Cli& cli, const ExportOptions& options) {
 }
 
 Status RunGguf(const Cli& cli, const ExportOptions& options) {
+  PITH_RETURN_IF_ERROR(RefuseExisting(options.out));
   if (!options.adapter.empty()) return ExportGgufAdapter(cli, options);
   PITH_ASSIGN(const std::string model, ResolveModel(options.model));
   PITH_ASSIGN(const auto checkpoint, Checkpoint::Open(model));
@@ -157,9 +166,10 @@ Status RunHf(const Cli& cli, const ExportOptions& options) {
     PITH_ASSIGN(report, ExportHfDirectory(*checkpoint, options.out, hf));
   }
   OrderedJson tensors = OrderedJson::array();
-  bool exact = adapter == nullptr;
+  // A merge into float32 rounds to nothing that could hide a lost adapter.
+  bool exact = adapter == nullptr || hf.type == DType::kF32;
   for (const HfTensorReport& tensor : report.matrices) {
-    exact = exact && tensor.exact;
+    exact = exact && (tensor.exact || (hf.type == DType::kF32 && tensor.adapter_loss));
     tensors.push_back({{"module", tensor.module},
                        {"exact", tensor.exact},
                        {"sqnr_db", Number(tensor.sqnr_db)},
@@ -242,6 +252,10 @@ void AddExportCommand(Cli& cli) {
     app->add_option("--name", options->name, "Name noted in the file")->type_name("NAME");
     AddCheck(app, options->check);
     AddThreadsOption(app, options->threads);
+    // Of a model: an adapter's file has the adapter's name, and nothing is run to check it.
+    for (const char* name : {"--name", "--no-check", "--threads"}) {
+      app->get_option("--adapter")->excludes(app->get_option(name));
+    }
     cli.OnRun(app, [&cli, options] { return RunGguf(cli, *options); });
   }
   {

@@ -132,7 +132,7 @@ static void PrintJson(const PithAnswer* answer) {
   printf(",\"chosen\":%d,\"prompt_tokens\":%d,\"streams\":[", (int)PithAnswerChosen(answer),
          (int)PithAnswerPromptTokens(answer));
   for (int32_t i = 0; i < PithAnswerStreams(answer); ++i) {
-    PithStream stream;
+    PithStream stream = {.struct_size = sizeof(stream)};
     if (PithAnswerStream(answer, i, &stream) != PITH_OK) continue;
     printf("%s{\"answer\":", i == 0 ? "" : ",");
     PrintString(stream.final_answer);

@@ -23,7 +23,8 @@
  * PithLastError() of the same thread says in a sentence what was wrong. No exception leaves this interface.
  *
  * Structures begin with their size, which the caller sets to sizeof; everything else may stay zero for the default.
- * Later versions only add fields at the end, and take structures of earlier versions. */
+ * Later versions only add fields at the end, and take and fill structures of earlier versions. PithMessage alone, of
+ * which there are arrays, stays as it is. */
 #ifndef PITH_PITH_H_
 #define PITH_PITH_H_
 
@@ -146,6 +147,7 @@ PITH_API int32_t PithAnswerPromptTokens(const PithAnswer* answer);
 
 /* One response. */
 typedef struct PithStream {
+  size_t struct_size; /* set it before the call: no more than this is written */
   const char* text;
   const char* reasoning;
   const char* final_answer; /* NULL: none was found */
@@ -158,7 +160,7 @@ typedef struct PithStream {
   int32_t candidate;     /* index of its answer in the vote; -1: none */
 } PithStream;
 
-/* PITH_INVALID_ARGUMENT for an index that is none. `stream` points into the answer. */
+/* PITH_INVALID_ARGUMENT for an index that is none, or a size that is no version's. `stream` points into the answer. */
 PITH_API PithStatus PithAnswerStream(const PithAnswer* answer, int32_t index, PithStream* stream);
 
 #ifdef __cplusplus

@@ -232,16 +232,23 @@ PithStatus PithAnswerStream(const PithAnswer* answer, int32_t index, PithStream*
   if (answer == nullptr || stream == nullptr || index < 0 || index >= PithAnswerStreams(answer)) {
     return Fail(Invalid("there is no response " + std::to_string(index)));
   }
+  const size_t size = stream->struct_size;
+  if (size < sizeof(size_t) || size > sizeof(PithStream)) {
+    return Fail(Invalid("PithStream.struct_size is " + std::to_string(size) + "; this library's is " +
+                        std::to_string(sizeof(PithStream))));
+  }
   const pith::StreamResult& result = answer->result.streams[static_cast<size_t>(index)];
-  *stream = {result.text.c_str(),
-             result.reasoning.c_str(),
-             result.answer ? result.answer->text.c_str() : nullptr,
-             pith::FinishReasonName(result.finish),
-             result.tokens.data(),
-             static_cast<int32_t>(result.tokens.size()),
-             static_cast<int32_t>(result.reasoning_tokens),
-             result.answer_forced ? 1 : 0,
-             result.verifier_score.value_or(std::numeric_limits<double>::quiet_NaN()),
-             result.candidate};
+  const PithStream whole = {size,
+                            result.text.c_str(),
+                            result.reasoning.c_str(),
+                            result.answer ? result.answer->text.c_str() : nullptr,
+                            pith::FinishReasonName(result.finish),
+                            result.tokens.data(),
+                            static_cast<int32_t>(result.tokens.size()),
+                            static_cast<int32_t>(result.reasoning_tokens),
+                            result.answer_forced ? 1 : 0,
+                            result.verifier_score.value_or(std::numeric_limits<double>::quiet_NaN()),
+                            result.candidate};
+  std::memcpy(stream, &whole, size);  // a caller's earlier version has room for its own fields only
   return PITH_OK;
 }

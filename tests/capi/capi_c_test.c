@@ -26,7 +26,7 @@ int main(void) {
   PithMessage message = {"user", "hello"};
   PithModel* model = (PithModel*)&options; /* must be cleared by a call that fails */
   PithAnswer* answer = (PithAnswer*)&options;
-  PithStream stream;
+  PithStream stream = {.struct_size = sizeof(stream)};
 
   Expect(strlen(PithVersion()) > 0, "there is a version");
   Expect(strlen(PithKernels()) > 0, "there are kernels");

@@ -71,7 +71,8 @@ class CapiJob : public ::testing::Test {
 Json Streams(const PithAnswer* answer) {
   Json streams = Json::array();
   for (int32_t i = 0; i < PithAnswerStreams(answer); ++i) {
-    PithStream stream;
+    PithStream stream = {};
+    stream.struct_size = sizeof(stream);
     EXPECT_EQ(PithAnswerStream(answer, i, &stream), PITH_OK);
     streams.push_back({{"tokens", std::vector<int32_t>(stream.tokens, stream.tokens + stream.token_count)},
                        {"text", stream.text},
@@ -109,7 +110,9 @@ TEST_F(CapiJob, RoutesReasonsVotesAndVerifies) {
                     {"streams", Streams(answer)}};
   PithFreeModel(model);  // the answer outlives its model
   EXPECT_EQ(PithAnswerStreams(answer), kStreams);
-  PithStream stream;
+  PithStream stream = {};
+  EXPECT_EQ(PithAnswerStream(answer, 0, &stream), PITH_INVALID_ARGUMENT);  // a size that is no version's
+  stream.struct_size = sizeof(stream);
   EXPECT_EQ(PithAnswerStream(answer, kStreams, &stream), PITH_INVALID_ARGUMENT);
   ASSERT_EQ(PithAnswerStream(answer, PithAnswerChosen(answer), &stream), PITH_OK);
   EXPECT_STREQ(stream.text, PithAnswerText(answer));
@@ -180,7 +183,8 @@ TEST_F(CapiJob, StreamsTextAndStops) {
     ASSERT_EQ(PithAsk(model, &message, 1, &ask, &answer), PITH_OK) << PithLastError();
     EXPECT_EQ(seen.text, PithAnswerText(answer));
     EXPECT_EQ(seen.thoughts, PithAnswerReasoning(answer));
-    PithStream stream;
+    PithStream stream = {};
+    stream.struct_size = sizeof(stream);
     ASSERT_EQ(PithAnswerStream(answer, 0, &stream), PITH_OK);
     EXPECT_STREQ(stream.finish, most == 0 ? "length" : "cancelled");
     EXPECT_TRUE(most == 0 ? stream.token_count == 40 : stream.token_count < 40);
