@@ -12,6 +12,7 @@ void AddAllCommands(Cli& cli) {
   AddInspectCommand(cli);
   AddPackCommand(cli);
   AddQuantizeCommand(cli);
+  AddCalibrateCommand(cli);
   AddPullCommand(cli);
   AddExportCommand(cli);
   AddVerifyExportCommand(cli);

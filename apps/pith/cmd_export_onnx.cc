@@ -53,6 +53,15 @@ Result<EncodingReport> Encode(const OnnxCommandOptions& command, const Checkpoin
                               const OnnxExportReport& exported, const OnnxExportOptions& options) {
   EncodingOptions encoding;
   PITH_ASSIGN(encoding.version, ParseEncodingVersion(command.encodings.empty() ? "1.0.0" : command.encodings));
+  // Ranges beside the weights come first, unless a text is named or the graphs have an adapter or
+  // heads, which they do not know.
+  ActivationRanges ranges;
+  if (command.calibration.empty() && options.adapter == nullptr && options.switcher == nullptr &&
+      options.verifier == nullptr && HasActivationRanges(checkpoint.path())) {
+    PITH_ASSIGN(ranges, ReadActivationRanges(checkpoint.path(), checkpoint.config(), checkpoint.fingerprint()));
+    encoding.ranges = &ranges;
+    return AddEncodings(checkpoint, exported, options, encoding);
+  }
   PITH_ASSIGN(encoding.tokens, CalibrationTokens(checkpoint, command.calibration, command.calibration_tokens));
   std::optional<ProgressBar> bar;
   encoding.on_tokens = [&bar](int64_t done, int64_t total) {

@@ -84,6 +84,7 @@ void AddAllCommands(Cli& cli);
 
 void AddAskCommand(Cli& cli);
 void AddBenchCommand(Cli& cli);
+void AddCalibrateCommand(Cli& cli);
 void AddChatCommand(Cli& cli);
 void AddDistillCommand(Cli& cli);
 void AddEvalCommand(Cli& cli);

@@ -19,7 +19,8 @@ void AddEngineOptions(CLI::App* app, EngineFlags& flags) {
          "auto, stored, bf16, f32, or a packing recipe such as w4g32, w4, w8 (packed once into the cache folder)")
       ->capture_default_str();
   AddChoiceOption(app, "--kv-type", flags.kv, {"int8", "bf16", "f32"}, "Format of the KV cache")->capture_default_str();
-  AddChoiceOption(app, "--activations", flags.activations, {"a16", "a8"}, "Activations of packed linears: 16 or 8 bits")
+  AddChoiceOption(app, "--activations", flags.activations, {"a16", "a8", "static"},
+                  "Activations of packed linears: 16 or 8 bits; static: all as in a device export (pith calibrate)")
       ->capture_default_str();
   AddChoiceOption(app, "--adapter-type", flags.adapter_type, {"auto", "f32", "bf16", "int8"},
                   "How adapters are held; auto: int8 files as int8, others as bf16")
@@ -43,6 +44,7 @@ Result<std::unique_ptr<TextModel>> LoadTextModel(const EngineFlags& flags) {
   options.engine.context = flags.context;
   options.engine.kv = flags.kv == "f32" ? KvType::kF32 : flags.kv == "bf16" ? KvType::kBF16 : KvType::kInt8;
   options.engine.activations = flags.activations == "a8" ? kernels::ActivationBits::k8 : kernels::ActivationBits::k16;
+  options.engine.static_activations = flags.activations == "static";
   options.engine.adapters = flags.adapter_type == "f32" || (flags.adapter_type == "auto" && flags.weights == "f32")
                                 ? LoraFormat::kF32
                             : flags.adapter_type == "bf16" ? LoraFormat::kBF16

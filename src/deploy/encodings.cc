@@ -1,10 +1,7 @@
 #include "deploy/encodings.h"
 
-#include <algorithm>
-#include <cfloat>
-#include <cmath>
-
 #include "base/json.h"
+#include "model/activation_ranges.h"
 
 namespace pith {
 
@@ -89,13 +86,9 @@ TensorEncoding EncodeRange(float lowest, float highest, int bits, bool symmetric
   TensorEncoding encoding;
   encoding.bits = bits;
   encoding.symmetric = symmetric;
-  const double low = std::min(0.0, static_cast<double>(lowest)), high = std::max(0.0, static_cast<double>(highest));
-  const double half = static_cast<double>(1 << (bits - 1));
-  const double scale =
-      symmetric ? std::max(-low / half, high / (half - 1)) : (high - low) / static_cast<double>((1 << bits) - 1);
-  encoding.scales = {static_cast<float>(std::max(scale, static_cast<double>(FLT_MIN)))};  // all zeros: any scale
-  const double offset = symmetric ? -half : std::nearbyint(low / static_cast<double>(encoding.scales[0]));
-  encoding.offset = static_cast<int32_t>(std::max(offset, -static_cast<double>((1 << bits) - 1)));
+  const StaticQuantizer quantizer = StaticQuantizer::Of({lowest, highest}, bits, symmetric);
+  encoding.scales = {quantizer.scale};
+  encoding.offset = quantizer.lowest;
   return encoding;
 }
 

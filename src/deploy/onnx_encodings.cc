@@ -21,11 +21,25 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr int kActivationBits = 16;
-constexpr int kCacheBits = 8;
-constexpr float kMaskFloor = -50.0F;
+constexpr int kActivationBits = kStaticActivationBits;
+constexpr int kCacheBits = kStaticCacheBits;
+constexpr float kMaskFloor = kStaticMaskFloor;
 
 bool IsCache(const std::string& name) { return name.starts_with("past_key_") || name.starts_with("past_value_"); }
+
+// "layer0.k.rope.3.low" of head 3 as "layer0.k.rope.low".
+std::string WithoutHead(const std::string& name) {
+  std::string result;
+  for (size_t begin = 0; begin <= name.size();) {
+    const size_t end = std::min(name.find('.', begin), name.size());
+    const std::string part = name.substr(begin, end - begin);
+    if (part.empty() || part.find_first_not_of("0123456789") != std::string::npos) {
+      result += (begin == 0 ? "" : ".") + part;
+    }
+    begin = end + 1;
+  }
+  return result;
+}
 
 // What is inside of an RMSNorm. The converter makes one operator of it, whose inner numbers are no integers; in 16 bits
 // the squares of one large token would leave nothing of the others.
@@ -96,7 +110,11 @@ class Encoder {
 
   Result<EncodingReport> Run() {
     PITH_ASSIGN(folded_, FoldedKeys::Of(checkpoint_));
-    PITH_RETURN_IF_ERROR(Measure());
+    if (options_.ranges != nullptr) {
+      PITH_RETURN_IF_ERROR(TakeRanges());
+    } else {
+      PITH_RETURN_IF_ERROR(Measure());
+    }
     for (const OnnxPartReport& part : exported_.parts) {
       places_.clear();
       for (size_t i = 0; i < part.built.size(); ++i) PITH_RETURN_IF_ERROR(WriteGraph(part, i));
@@ -108,6 +126,20 @@ class Encoder {
   }
 
  private:
+  // The stored ranges; what goes from part to part has that of the value that is handed on.
+  Status TakeRanges() {
+    if (export_options_.adapter != nullptr) {
+      return Error{ErrorCode::kInvalidArgument, "the stored activation ranges do not know the adapter"};
+    }
+    ranges_ = options_.ranges->values;
+    for (const OnnxPartReport& part : exported_.parts) {
+      const std::string last =
+          part.part.end > 0 ? ActivationName(ActivationSite::kSum, part.part.end - 1) : std::string("embedding");
+      ranges_["hidden_" + std::to_string(part.part.index)] = ranges_.at(last);
+    }
+    return {};
+  }
+
   // Runs the graphs for the most new tokens over the calibration text.
   Status Measure() {
     const auto most = std::max_element(export_options_.tokens.begin(), export_options_.tokens.end());
@@ -165,6 +197,7 @@ class Encoder {
     encoding.offset = -(1 << (encoding.bits - 1));
     if (packed) encoding.block = reader.format()->group;
     bool again = reader.format().has_value() && !packed;
+    if (!reader.format()) ++report_.quantized;
     CodeRow row;
     std::vector<float> values(static_cast<size_t>(cols));
     const std::span<const float> factors = folded_.Of(module);
@@ -289,6 +322,9 @@ class Encoder {
                          {"activation_bits", kActivationBits},
                          {"kv_bits", kCacheBits},
                          {"mask_floor", kMaskFloor},
+                         {"ranges", options_.ranges != nullptr ? "stored" : "measured"},
+                         {"ranges_digest", options_.ranges != nullptr ? DigestOf(*options_.ranges) : ""},
+                         {"exact_weights", report_.requantized == 0 && report_.quantized == 0},
                          {"files", report_.files}};
     if (export_options_.qdq) {
       json["scheme"] = "qdq";
@@ -343,7 +379,8 @@ Result<Encodings> ActivationEncodings(const OnnxGraph& graph, const ValueRanges&
     names.push_back(name);
     Group& group = groups[ties.Root(name)];
     group.cache = group.cache || IsCache(name);
-    const auto found = ranges.find(name);
+    auto found = ranges.find(name);
+    if (found == ranges.end()) found = ranges.find(WithoutHead(name));
     if (found == ranges.end() && !softmax.contains(name)) continue;
     const ValueRange range = softmax.contains(name) ? ValueRange{0, 1} : found->second;
     group.range.lowest = std::min(group.range.lowest, range.lowest);

@@ -10,6 +10,7 @@
 #include "base/result.h"
 #include "deploy/encodings.h"
 #include "deploy/onnx_export.h"
+#include "model/activation_ranges.h"
 #include "model/checkpoint.h"
 
 namespace pith {
@@ -19,6 +20,8 @@ namespace pith {
 // what comes out, in every graph and with the adapter on or off: switching it leaves the cache valid.
 struct EncodingOptions {
   EncodingVersion version = EncodingVersion::k1_0_0;
+  // Stored beside the weights (`pith calibrate`); null = measured here. Not with an adapter, which they do not know.
+  const ActivationRanges* ranges = nullptr;
   std::vector<int32_t> tokens;  // of the calibration text; the adapter, if any, is on for the second half
   int linear_bits = 4;          // of linears that are not packed
   int head_bits = 8;            // of the LM head and the embedding, likewise
@@ -31,6 +34,8 @@ struct EncodingReport {
   // Parameters whose packed form the encodings cannot say (zero points, minimums, a negative scale that uses the extra
   // integer): they are quantized again from their floats.
   int64_t requantized = 0;
+  // Parameters that came as floats: the graphs' integers are not the model's numbers.
+  int64_t quantized = 0;
   std::vector<std::string> files;
 };
 
@@ -40,12 +45,8 @@ struct EncodingReport {
 Result<EncodingReport> AddEncodings(const Checkpoint& checkpoint, const OnnxExportReport& exported,
                                     const OnnxExportOptions& export_options, const EncodingOptions& options);
 
-// All encodings of a graph from the ranges of its values.
-struct ValueRange {
-  float lowest = 0;
-  float highest = 0;
-};
-using ValueRanges = std::map<std::string, ValueRange>;
+// All encodings of a graph from the ranges of its values; those of one head may have the range of all heads, whose name
+// lacks the head's number.
 Result<Encodings> ActivationEncodings(const OnnxGraph& graph, const ValueRanges& ranges);
 
 }  // namespace pith

@@ -124,11 +124,12 @@ class Reference {
 
  private:
   // Keys [kv_heads, head_dim, tokens], equalized in engine and graphs alike and divided by sqrt(head_dim) in the
-  // graphs, and values [kv_heads, tokens, head_dim] of one layer.
+  // graphs (with static activations in the engine too), and values [kv_heads, tokens, head_dim] of one layer.
   void AddKv(int64_t layer, Task* task) {
     const ModelConfig& config = engine_.config();
     const int64_t d = config.head_dim, n = prompt_.length();
-    const float root = 1.0F / std::sqrt(static_cast<float>(d));
+    const bool scaled = engine_.options().static_activations;
+    const float root = scaled ? 1.0F : 1.0F / std::sqrt(static_cast<float>(d));
     std::vector<float> keys(static_cast<size_t>(config.kv_heads * d * n)), values(keys.size());
     for (int64_t h = 0; h < config.kv_heads; ++h) {
       for (int64_t t = 0; t < n; ++t) {
@@ -280,6 +281,18 @@ void Judge(VerifyReport* report) {
   }
 }
 
+bool EncodingsSay(const Json& manifest, const char* key, const Json& value) {
+  const auto encodings = manifest.find("encodings");
+  return encodings != manifest.end() && encodings->is_object() && encodings->contains(key) &&
+         (*encodings)[key] == value;
+}
+
+// Whether the engine's static mode has the numbers of the quantized graphs: ranges beside the weights, and weights that
+// were packed before.
+bool HasTheEnginesIntegers(const Json& manifest) {
+  return EncodingsSay(manifest, "ranges", "stored") && EncodingsSay(manifest, "exact_weights", true);
+}
+
 // The manifest of an export, with all fields that are read here in their types.
 Result<Json> ReadManifest(const std::string& folder) {
   PITH_ASSIGN(const Json manifest, ReadJsonFile((fs::path(folder) / kExportManifest).string()));
@@ -346,6 +359,18 @@ Result<VerifyReport> VerifyExport(const std::string& folder, const std::string& 
   engine_options.weights = WeightFormat::kF32;
   engine_options.kv = KvType::kF32;
   engine_options.adapters = LoraFormat::kF32;
+  const bool quantized = manifest["scheme"] == "qdq";
+  ActivationRanges ranges;
+  const bool fixed = quantized && HasTheEnginesIntegers(manifest);
+  if (fixed) {
+    PITH_ASSIGN(ranges, ReadActivationRanges(model, config, checkpoint->fingerprint()));
+    if (!EncodingsSay(manifest, "ranges_digest", DigestOf(ranges))) {
+      return Error{ErrorCode::kMismatch,
+                   "'" + model + "' was calibrated again since '" + folder + "' was made: export it anew"};
+    }
+    engine_options.weights = WeightFormat::kStored;
+    engine_options.static_activations = true;
+  }
   engine_options.threads = options.threads;
   Task task;
   std::vector<float> pooled, last_state;
@@ -406,7 +431,8 @@ Result<VerifyReport> VerifyExport(const std::string& folder, const std::string& 
   } else {
     report.verifier.reset();
   }
-  report.quantized = manifest["scheme"] == "qdq";
+  report.quantized = quantized;
+  report.static_ranges = fixed;
   Judge(&report);
   return report;
 }

@@ -50,6 +50,7 @@ struct VerifyReport {
   std::optional<Scores> switcher, verifier;
   double seconds = 0;
   bool quantized = false;             // QDQ graphs: integers of 16 and 8 bits, other numbers than the float engine's
+  bool static_ranges = false;         // ... and the engine's static mode computed the same integers
   double allowed = 0;                 // for every `relative` and every score
   std::vector<std::string> failures;  // one sentence each; empty = the graphs are the model
 
