@@ -1,5 +1,6 @@
 #include "quant/local_optimizer.h"
 
+#include <torch/csrc/autograd/custom_function.h>  // first: clang does not parse types.h without it
 #include <torch/types.h>
 
 #include <algorithm>

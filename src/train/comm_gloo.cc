@@ -1,6 +1,7 @@
 // Ranks over torch.distributed's gloo backend. Includes torch.
 #include "train/comm_gloo.h"
 
+#include <torch/csrc/autograd/custom_function.h>  // first: clang does not parse types.h without it
 #include <torch/types.h>
 
 #include <chrono>

@@ -289,7 +289,7 @@ class Trainer {
   }
 
   // A step that failed has changed no parameter: what was done before it is not lost.
-  Error SavedBefore(Error error) {
+  Error SavedBefore(const Error& error) {
     const Status saved = step_ > 0 ? Save() : Status();
     return saved.ok() ? error : error.Wrap(saved.error().message);
   }

@@ -302,7 +302,7 @@ Result<TokenScores> TrainModel::Impl::Accumulate(const TrainBatch& batch, std::s
     return {};
   });
   GatherGradients(runs.size());
-  PITH_RETURN_IF_ERROR(status);
+  if (!status.ok()) return status.error();
   TokenScores scores = Join(runs);
   PITH_RETURN_IF_ERROR(CheckFinite(scores));
   return scores;
@@ -337,7 +337,7 @@ Result<double> TrainModel::Impl::AccumulateLogits(const TrainBatch& batch, const
     return {};
   });
   GatherGradients(runs.size());
-  PITH_RETURN_IF_ERROR(status);
+  if (!status.ok()) return status.error();
   double loss = 0;
   for (const double part : losses) loss += part;
   if (!std::isfinite(loss)) return Error{ErrorCode::kNumeric, "the loss is not finite"};

@@ -22,7 +22,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::pith::testing::Outcome;
-using ::pith::testing::ReadFile;
 using ::pith::testing::Shell;
 using ::pith::testing::TempDir;
 

@@ -66,7 +66,7 @@ TEST(Genie, SizesAreThoseOfTheMethod) {
   EXPECT_EQ(sizes.kv_bytes, 28672U * 4096U);          // 28,672 B a token, 112 MiB for 4096
   EXPECT_EQ(sizes.embedding_bytes, 152064U * 3584U);  // 0.545 GB
   // Linears and an LM head of 4 bits would be 3.54 GB.
-  EXPECT_NEAR(static_cast<double>(sizes.layer_bytes + sizes.head_bytes / 2), 3.54e9, 0.01e9);
+  EXPECT_NEAR(static_cast<double>(sizes.layer_bytes) + static_cast<double>(sizes.head_bytes) / 2, 3.54e9, 0.01e9);
   const auto parts = PlanParts(Qwen7B(), 6);
   const GenieSizes wide = ComputeGenieSizes(Qwen7B(), *parts, 4096, nullptr, {.linears = 8, .head = 4});
   EXPECT_EQ(wide.layer_bytes, 2 * sizes.layer_bytes);

@@ -260,7 +260,7 @@ TEST(TiedModel, UsesTheEmbeddingWhateverElseIsInTheFile) {
 class StaticKvScales : public ::testing::Test {
  protected:
   // Packs a model and adds the scales to its file.
-  std::string Write(float k_scale, float v_scale, std::vector<int64_t> shape = {1}) {
+  std::string Write(float k_scale, float v_scale, const std::vector<int64_t>& shape = {1}) {
     const auto source = Checkpoint::Open(GoldenPath("models/qwen3"));
     const std::string packed = testing::TempDir() + "/packed";
     const auto recipe = ParseRecipe("w8g32,head=w8g32,weigh=none");

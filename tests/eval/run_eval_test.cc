@@ -48,7 +48,7 @@ struct TinyEval {
   }
 
   // A run in this folder; the summary without what depends on time.
-  Result<std::string> Run(const std::string& path, RunEvalOptions options = {}) {
+  Result<std::string> Run(const std::string& path, const RunEvalOptions& options = {}) {
     PITH_ASSIGN(const auto folder, EvalFolder::Open(path, SettingsJson(settings), problems));
     const EvalBackend here = backend();
     PITH_RETURN_IF_ERROR(RunEval(here, settings, options, *folder));

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -42,7 +43,7 @@ TEST_P(DequantizeTest, EqualsGgufPackageBitForBit) {
   for (size_t i = 0; i < floats->size(); ++i) {
     float expected;
     std::memcpy(&expected, values->data.data() + i * sizeof(float), sizeof(expected));
-    ASSERT_EQ(std::memcmp(&(*floats)[i], &expected, sizeof(float)), 0)
+    ASSERT_EQ(std::bit_cast<uint32_t>((*floats)[i]), std::bit_cast<uint32_t>(expected))
         << name << " element " << i << ": " << (*floats)[i] << " is not " << expected;
   }
 
@@ -62,7 +63,12 @@ INSTANTIATE_TEST_SUITE_P(AllTypes, DequantizeTest,
 TEST(DequantizeRows, PlainFloats) {
   const float singles[] = {1.5f, -0.0f, std::numeric_limits<float>::infinity(), 3e-40f};
   Tensor tensor = Make("x", DType::kF32, {2, 2}, std::as_bytes(std::span(singles)));
-  EXPECT_EQ(std::memcmp(ToFloats(tensor)->data(), singles, sizeof(singles)), 0);
+  const auto bits = [](const auto& values) {
+    std::vector<uint32_t> all;
+    for (const float value : values) all.push_back(std::bit_cast<uint32_t>(value));
+    return all;
+  };
+  EXPECT_EQ(bits(*ToFloats(tensor)), bits(singles));
   const double doubles[] = {0.1, -2.0, 1e300, 0.0};
   tensor.type = DType::kF64;
   tensor.data = std::as_bytes(std::span(doubles));

@@ -14,7 +14,6 @@ namespace {
 using testing::GgufBuilder;
 using testing::ParseGguf;
 using testing::Raw;
-using testing::RawString;
 
 constexpr uint32_t kF32 = 0, kF16 = 1, kQ4_0 = 2, kQ2_K = 10, kQ4_K = 12;
 

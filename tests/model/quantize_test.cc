@@ -253,7 +253,7 @@ TEST(QuantizeTest, BestRecoversNumbersOfTheFormat) {
     const float stored = F16ToF32(F32ToF16(scale));
     std::vector<float> row;
     for (int i = 0; i < 256; ++i) row.push_back(stored * static_cast<float>(static_cast<int>(random() % 16) - 8));
-    for (int group = 0; group < 8; ++group) row[static_cast<size_t>(32 * group)] = stored * -8.0f;
+    for (int group = 0; group < 8; ++group) row[static_cast<size_t>(group) * 32] = stored * -8.0f;
     const Quantizer quantizer{{4, 32, ZeroForm::kSymmetric, DType::kF16}, QuantMethod::kBest, 2.0};
     EXPECT_EQ(Quantize(quantizer, row).values, row);
   }

@@ -108,7 +108,8 @@ at::Tensor RandomMatrix(int64_t rows, int64_t cols) {
   at::Tensor x = at::empty({rows, cols}, at::kFloat);
   for (int64_t i = 0; i < rows * cols; ++i) {
     const double u = 2.0 * RandomUniform(3, 1, static_cast<uint64_t>(i)) - 1.0;
-    x.data_ptr<float>()[i] = static_cast<float>(u * u * u * (1.0 + static_cast<double>(i / cols)));
+    const int64_t row = i / cols;
+    x.data_ptr<float>()[i] = static_cast<float>(u * u * u * (1.0 + static_cast<double>(row)));
   }
   return x;
 }

@@ -15,7 +15,7 @@ TEST(Hadamard, RowsAreOrthogonalForTheSizesOfRealModels) {
       for (int64_t j = i; j < n; ++j) {
         int64_t product = 0;
         for (int64_t k = 0; k < n; ++k) {
-          const int a = (*matrix)[static_cast<size_t>(i * n + k)];
+          const auto a = static_cast<int64_t>((*matrix)[static_cast<size_t>(i * n + k)]);
           ASSERT_EQ(std::abs(a), 1);
           product += a * (*matrix)[static_cast<size_t>(j * n + k)];
         }

@@ -14,7 +14,6 @@ namespace {
 
 using testing::Ask;
 using testing::Greedy;
-using testing::Ids;
 using testing::Sampled;
 using testing::ScriptedModel;
 using testing::Solve;

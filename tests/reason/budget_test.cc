@@ -323,7 +323,7 @@ TEST_F(BudgetTest, TagsAsTokens) {
   Response response(options);
   response.TakeForced();
   for (const char c : std::string("</think>")) {
-    const auto token = static_cast<int32_t>(c);
+    const auto token = static_cast<int32_t>(static_cast<unsigned char>(c));
     response.Push({&token, 1});
   }
   EXPECT_TRUE(response.thinking());

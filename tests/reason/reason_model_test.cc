@@ -81,7 +81,7 @@ class CharTokenizer final : public Tokenizer {
 };
 
 struct TinyReasoner {
-  explicit TinyReasoner(EngineOptions options = {.weights = WeightFormat::kF32, .threads = 2}) {
+  explicit TinyReasoner(const EngineOptions& options = {.weights = WeightFormat::kF32, .threads = 2}) {
     auto checkpoint = Checkpoint::Open(GoldenPath("models/qwen2_untied"));
     EXPECT_TRUE(checkpoint.ok());
     auto loaded = Engine::Load(*checkpoint, options);

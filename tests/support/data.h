@@ -26,10 +26,10 @@ std::string TempDir();
 #define PITH_REQUIRE_DATA(variable, relative)                                                      \
   const auto variable##_found = ::pith::testing::DataPath(relative);                               \
   if (!variable##_found) GTEST_SKIP() << "SKIPPED LOUDLY: no " << (relative) << "; set PITH_DATA"; \
-  const std::string variable = *variable##_found
+  const std::string& variable = *variable##_found
 
 #define PITH_REQUIRE_MODEL(variable, name)                                                                      \
   const auto variable##_found = ::pith::testing::ModelPath(name);                                               \
   if (!variable##_found)                                                                                        \
     GTEST_SKIP() << "SKIPPED LOUDLY: model " << (name) << " is not here; run 'bin/pith pull " << (name) << "'"; \
-  const std::string variable = *variable##_found
+  const std::string& variable = *variable##_found

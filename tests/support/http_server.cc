@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 
@@ -45,9 +46,12 @@ ServedRequest ParseRequest(const std::string& head) {
     }
     begin = end + 2;
   }
-  unsigned long long range_begin = 0;
-  if (std::sscanf(request.Header("range").c_str(), "bytes=%20llu-", &range_begin) == 1)
-    request.range_begin = range_begin;
+  const std::string range = request.Header("range");
+  if (range.rfind("bytes=", 0) == 0) {
+    uint64_t first = 0;
+    const auto [end, error] = std::from_chars(range.data() + 6, range.data() + range.size(), first);
+    if (error == std::errc() && *end == '-') request.range_begin = first;
+  }
   return request;
 }
 

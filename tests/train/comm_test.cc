@@ -30,7 +30,7 @@ std::vector<Sample> Samples() {
   std::vector<Sample> samples;
   for (int i = 0; i < 12; ++i) {
     Sample sample = GoldenSample("qwen2_untied", 20);
-    sample.tokens.resize(static_cast<size_t>(30 + 2 * i));
+    sample.tokens.resize(30 + 2 * static_cast<size_t>(i));
     sample.labels.resize(sample.tokens.size());
     samples.push_back(sample);
   }
