@@ -201,28 +201,35 @@ class Encoder {
     CodeRow row;
     std::vector<float> values(static_cast<size_t>(cols));
     const std::span<const float> factors = folded_.Of(module);
+    const auto group = static_cast<size_t>(encoding.block == 0 ? cols : encoding.block);
+    // The scale of `group` values of the row, chosen anew.
+    std::vector<uint8_t> codes(group);
+    const auto new_scale = [&](size_t g) {
+      const QuantFormat format{encoding.bits, 0, ZeroForm::kSymmetric, DType::kF32};
+      float scale = 0;
+      QuantizeRow({format, QuantMethod::kLp, 2.0}, values.data() + g * group, static_cast<int64_t>(group), nullptr,
+                  {codes.data(), &scale, nullptr, nullptr});
+      return scale;
+    };
     for (int64_t r = begin; r < begin + count; ++r) {
-      bool exact = packed;
       if (packed) {
         reader.ReadCodes(r, &row);
-        const auto group = static_cast<size_t>(encoding.block == 0 ? cols : encoding.block);
-        for (size_t g = 0; g < row.scales.size() && exact; ++g) {
-          // A negative scale reads as a positive one with the integers turned around, unless one is the lowest.
-          const auto codes = std::span(row.codes).subspan(g * group, group);
-          exact = row.scales[g] > 0 || std::find(codes.begin(), codes.end(), 0) == codes.end();
-          row.scales[g] = std::max(std::fabs(row.scales[g]), std::numeric_limits<float>::min());
+        bool read = false;
+        for (size_t g = 0; g < row.scales.size(); ++g) {
+          // A negative scale reads as a positive one with the integers turned around, unless one is the lowest: then
+          // this group, and no other, is quantized again.
+          const auto own = std::span(row.codes).subspan(g * group, group);
+          if (row.scales[g] < 0 && std::find(own.begin(), own.end(), 0) != own.end()) {
+            if (!read) reader.ReadRow(r, values.data());
+            read = again = true;
+            row.scales[g] = new_scale(g);
+          }
         }
-      }
-      if (!exact) {
-        if (packed) again = true;
+      } else {
         reader.ReadRow(r, values.data());
-        row.codes.resize(values.size());
-        row.scales.resize(packed ? row.scales.size() : 1);
-        const QuantFormat format{encoding.bits, encoding.block, ZeroForm::kSymmetric, DType::kF32};
-        QuantizeRow({format, QuantMethod::kLp, 2.0}, values.data(), cols, nullptr,
-                    {row.codes.data(), row.scales.data(), nullptr, nullptr});
-        for (float& scale : row.scales) scale = std::max(std::fabs(scale), std::numeric_limits<float>::min());
+        row.scales.assign(1, new_scale(0));
       }
+      for (float& scale : row.scales) scale = std::max(std::fabs(scale), std::numeric_limits<float>::min());
       for (const float scale : row.scales) {
         encoding.scales.push_back(factors.empty() ? scale : scale * factors[static_cast<size_t>(r)]);
       }

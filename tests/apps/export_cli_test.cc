@@ -300,5 +300,29 @@ TEST_F(VerifyExportCli, OnnxRuntimeAgrees) {
   EXPECT_EQ(json["verifier"].size(), 2U);
 }
 
+TEST(CalibrateCli, StaticRangesAreMeasuredStoredAndRunWith) {
+  const std::string model = ModelWithTokenizer("qwen2_untied"), out = TempDir();
+  const std::string packed = out + "/packed", text = out + "/text.txt";
+  ASSERT_EQ(Shell("$PITH pack " + model + " " + packed + " --recipe w8,head=w8,method=minmax").status, 0);
+  std::ofstream(text) << "The cat sat on the mat and looked at the dog. Then it went home, as cats do when it rains.";
+  const std::string ppl = "$PITH ppl -m " + packed + " --file " + text + " --ctx 64 --json";
+  ExpectError(Shell(ppl + " --activations static"), ErrorCode::kNotFound, "pith calibrate");
+  const Json calibrated = RunJson("$PITH calibrate " + packed + " --tokens 64 --text " + text);
+  EXPECT_EQ(calibrated["method"], "minmax");
+  EXPECT_GT(calibrated["ranges"].get<int>(), 20);
+  EXPECT_EQ(calibrated["path"], packed + "/activation_ranges.json");
+  const double dynamic = RunJson("$PITH ppl -m " + packed + " --file " + text + " --ctx 64")["ppl"].get<double>();
+  const double fixed =
+      RunJson("$PITH ppl -m " + packed + " --file " + text + " --ctx 64 --activations static")["ppl"].get<double>();
+  EXPECT_NE(fixed, dynamic);
+  EXPECT_NEAR(fixed, dynamic, 0.1 * dynamic);
+  // Ranges of another model are no ranges of this one.
+  std::ofstream(packed + "/activation_ranges.json") << "{\"format\":1}";
+  const Outcome broken = Shell(ppl + " --activations static");
+  EXPECT_NE(broken.status, 0);
+  EXPECT_NE((broken.out + broken.error).find("activation_ranges.json"), std::string::npos);
+  ExpectError(Shell("$PITH calibrate /no/such/model --json"), ErrorCode::kNotFound, "/no/such/model");
+}
+
 }  // namespace
 }  // namespace pith

@@ -294,5 +294,53 @@ TEST(Qdq, GraphsHoldThePackedIntegers) {
   for (const OnnxValue& output : quantized->outputs) EXPECT_TRUE(known.contains(output.name)) << output.name;
 }
 
+// The scales of groups are those that are packed, made positive; only where that cannot be (a negative scale with the
+// lowest integer) a group gets another, and its neighbours keep theirs.
+TEST(Encodings, GroupsKeepTheirScales) {
+  if (!OnnxIsBuiltIn()) GTEST_SKIP() << "SKIPPED LOUDLY: built without libonnx";
+  const std::string packed = testing::TempDir() + "/packed";
+  ASSERT_TRUE(PackCheckpoint(*Open(GoldenPath("models/qwen2_untied")),
+                             *ParseRecipe("w4g32,head=w8g32,embed=w8g32,method=best,weigh=none"), packed)
+                  .ok());
+  const auto checkpoint = Open(packed);
+  OnnxExportOptions options;
+  options.tokens = {8};
+  options.context = 64;
+  const auto exported = ExportOnnx(*checkpoint, testing::TempDir() + "/onnx", options);
+  ASSERT_TRUE(exported.ok()) << exported.error().message;
+  EncodingOptions encoding;
+  encoding.tokens = testing::GoldenIds("qwen2_untied");
+  encoding.tokens.resize(24);
+  const auto report = AddEncodings(*checkpoint, *exported, options, encoding);
+  ASSERT_TRUE(report.ok()) << report.error().message;
+  const Json json = *ReadJsonFile(exported->path + "/" + report->files.front());
+  int64_t kept = 0, changed = 0;
+  for (const Json& entry : json["param_encodings"]) {
+    const std::string name = entry["name"];
+    if (!name.ends_with("mlp.up_proj.weight")) continue;
+    const std::string module = name.substr(0, name.size() - 7);
+    const ModelConfig& config = checkpoint->config();
+    const auto reader = MatrixReader::Open(*checkpoint, module, config.intermediate, config.hidden);
+    ASSERT_TRUE(reader.ok());
+    CodeRow row;
+    size_t at = 0;
+    for (int64_t r = 0; r < config.intermediate; ++r) {
+      reader->ReadCodes(r, &row);
+      for (size_t g = 0; g < row.scales.size(); ++g, ++at) {
+        const auto begin = row.codes.begin() + static_cast<int64_t>(32 * g);
+        const bool possible = row.scales[g] > 0 || std::count(begin, begin + 32, 0) == 0;
+        const float scale = entry["scale"][at].get<float>();
+        EXPECT_GT(scale, 0);
+        if (possible) {
+          EXPECT_FLOAT_EQ(scale, std::fabs(row.scales[g])) << name << " row " << r << " group " << g;
+        }
+        ++(possible ? kept : changed);
+      }
+    }
+  }
+  EXPECT_GT(kept, 0);
+  EXPECT_GT(changed, 0);  // else nothing was seen
+}
+
 }  // namespace
 }  // namespace pith

@@ -13,6 +13,7 @@
 #include "base/thread_pool.h"
 #include "kernels/attention.h"
 #include "kernels/qmatmul.h"
+#include "model/activation_ranges.h"
 #include "model/quantize.h"
 #include "model/safetensors.h"
 #include "support/data.h"
@@ -212,6 +213,34 @@ TEST(FakeQuantInRuntime, CachedVectorsAreThoseOfTheCache) {
   train::RoundCached(x.data_ptr<float>(), kTokens, kHeads, kDim, equalizer, equalized.data(), pool);
   for (size_t i = 0; i < scaled.size(); ++i) {
     ASSERT_EQ(equalized[i], scaled[i] / equalizer[i % equalizer.size()]);
+  }
+}
+
+// Static activations: the runtime's quantizer (model/activation_ranges.h) and this one give the same integers.
+TEST(FakeQuantize, StaticActivationsHaveTheRuntimesIntegers) {
+  for (const bool symmetric : {false, true}) {
+    for (const auto& [low, high] : {std::pair{-3.0F, 5.0F}, std::pair{0.0F, 2.0F}, std::pair{-700.0F, 1.0F}}) {
+      const int bits = symmetric ? 8 : 16;
+      const StaticQuantizer runtime = StaticQuantizer::Of({low, high}, bits, symmetric);
+      // Signed integers of this quantizer; its offset takes the runtime's q to them.
+      QuantSpec spec;
+      spec.range = RangeOfBits(bits);
+      spec.symmetric = symmetric;
+      QuantParameters parameters{at::full({1}, runtime.scale), at::Tensor()};
+      const float offset = static_cast<float>(runtime.lowest - spec.range.low);
+      if (!symmetric) parameters.offset = at::full({1}, offset);
+      const at::Tensor x = at::linspace(1.5F * low - 1.0F, 1.5F * high + 1.0F, 4001);
+      const at::Tensor integers = Integers(spec, x.reshape({1, -1}), parameters).reshape({-1});
+      const at::Tensor rounded = FakeQuantize(spec, x.reshape({1, -1}), parameters).reshape({-1});
+      for (int64_t i = 0; i < x.numel(); ++i) {
+        const float value = x.data_ptr<float>()[i];
+        // x / s - o is rounded to float there: what is that near to a tie may go either way.
+        const float ratio = value / runtime.scale;
+        if (std::fabs(std::fabs(ratio - std::floor(ratio)) - 0.5F) < 0.01F) continue;
+        ASSERT_EQ(integers.data_ptr<float>()[i] + (symmetric ? 0.0F : offset), runtime.Integer(value)) << value;
+        ASSERT_EQ(rounded.data_ptr<float>()[i], runtime.Round(value)) << value;
+      }
+    }
   }
 }
 
