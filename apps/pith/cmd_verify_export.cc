@@ -55,6 +55,12 @@ void PrintReport(const VerifyReport& report) {
   }
   if (report.switcher) std::printf("switcher  %.6f, engine %.6f\n", report.switcher->graph, report.switcher->engine);
   if (report.verifier) std::printf("verifier  %.6f, engine %.6f\n", report.verifier->graph, report.verifier->engine);
+  if (report.static_ranges) {
+    std::printf(
+        "verdict: %s (against the static mode: keys and values within %.4f, the same token at 19 of 20 steps)\n",
+        report.ok() ? "the graphs compute the model's integers" : "NOT the model", report.allowed);
+    return;
+  }
   if (report.quantized) {
     std::printf("verdict: %s (quantized graphs: the same token at 9 of 10 steps)\n",
                 report.ok() ? "the graphs do what the model does" : "NOT the model");
