@@ -181,6 +181,9 @@ std::vector<Finding> Preflight(const ModelConfig& config, const Chip& chip, cons
         "the model scales its RoPE frequencies, and genie_config.json knows only rope-theta: GENIE would compute other "
         "positions (the graphs take cos and sin as inputs: a host of your own can feed those of export.json)");
   }
+  if (!options.decodes) {
+    add(true, "there is no graph for one new token, with which GENIE decodes: --tokens 128,1");
+  }
   if (options.switcher) {
     add(true,
         "the graphs have inputs of the switcher, which GENIE's dialogs do not feed: a host of your own can; for GENIE "

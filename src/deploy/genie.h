@@ -32,6 +32,7 @@ struct GenieOptions {
   int64_t device_memory_gib = 0;  // of the phone; 0 = not known
   std::string adapter_name = {};  // empty = no adapter
   bool switcher = false;          // the graphs have one
+  bool decodes = true;            // there is a graph for one token
 };
 
 // Bits of the integers in the encodings; of mixed models the most.

@@ -147,6 +147,12 @@ Result<GenieBundleReport> ExportGenie(const Checkpoint& checkpoint, const std::s
                                       const OnnxExportOptions& graphs, const EncodingOptions& encodings,
                                       const GenieOptions& options) {
   PITH_ASSIGN(const Chip chip, FindChip(options.chip));
+  // It becomes names of files, also in commands.sh.
+  if (options.adapter_name.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") !=
+      std::string::npos) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "the adapter's name '" + options.adapter_name + "' has more than letters, digits, '.', '_' and '-'"};
+  }
   const ModelConfig& config = checkpoint.config();
   // What the host is to send as a prompt; a model without a known template cannot be bundled.
   PITH_ASSIGN(const TemplateFamily family, CheckpointTemplate(checkpoint));
@@ -162,6 +168,7 @@ Result<GenieBundleReport> ExportGenie(const Checkpoint& checkpoint, const std::s
   report.sizes = ComputeGenieSizes(config, parts, options.context, onnx.adapter, bits);
   GenieOptions checked = options;
   checked.switcher = onnx.switcher != nullptr;
+  checked.decodes = std::ranges::find(onnx.tokens, 1) != onnx.tokens.end();
   report.findings = Preflight(config, chip, checked, report.sizes);
   PITH_ASSIGN(report.graphs, ExportOnnx(checkpoint, out_dir, onnx));
   const Status status = FillBundle(checkpoint, out_dir, onnx, encodings, options, chip, prompt.text, &report);

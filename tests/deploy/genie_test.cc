@@ -79,6 +79,7 @@ TEST(Genie, PreflightFlagsWhatDoesNotFit) {
   EXPECT_TRUE(Blocked(Qwen7B(), {.chip = "8elite", .parts = 1, .device_memory_gib = 16}));  // one part
   EXPECT_TRUE(Blocked(Qwen7B(), {.chip = "8gen2", .parts = 6, .device_memory_gib = 6}));    // memory
   EXPECT_TRUE(Blocked(Qwen05B(), {.context = 65536}));
+  EXPECT_TRUE(Blocked(Qwen05B(), {.decodes = false}));
   EXPECT_TRUE(Blocked(Qwen05B(), {.switcher = true}));  // no dialog of GENIE's feeds its inputs
   ModelConfig scaled = Qwen05B();
   scaled.rope_scaling.kind = RopeScalingKind::kLlama3;  // the configuration has no key for it
@@ -195,6 +196,10 @@ TEST(Genie, WholeBundle) {
     digest.Update(testing::ReadFile(out + "/" + file));
     EXPECT_EQ(manifest["sha256"][file], digest.Finish()) << file;
   }
+  GenieOptions named = options;
+  named.adapter_name = "x; rm -r y";
+  EXPECT_EQ(ExportGenie(*checkpoint, out + "-named", graphs, encodings, named).error().code,
+            ErrorCode::kInvalidArgument);
   // A bundle that cannot be finished leaves nothing behind.
   EncodingOptions none = encodings;
   none.tokens.clear();
