@@ -126,9 +126,10 @@ TEST_F(NanoModel, ProblemsAreReasonedAboutVerifiedAndVotedOn) {
 // aarch64 build too (scripts/aarch64.sh). PITH_WRITE_GOLDEN=1 writes them anew.
 TEST_F(NanoModel, TokensAreTheSameOnEveryProcessor) {
   Json got = Json::array();
-  for (const Case& c : kProblems) {
+  for (size_t i = 4; i < kProblems.size(); i += 2) {  // few: an emulated processor takes seconds for each
+    const Case& c = kProblems[i];
     AnswerOptions options = Options(ReasonMode::kAuto);
-    options.parallel = 8;
+    options.parallel = 4;
     options.sampling.temperature = 1.2;
     const AnswerResult answer = Ask(c.question, options);
     Json streams = Json::array();
@@ -140,8 +141,8 @@ TEST_F(NanoModel, TokensAreTheSameOnEveryProcessor) {
   const auto want = ReadJsonFile(golden);
   ASSERT_TRUE(want.ok()) << want.error().message;
   EXPECT_EQ(got, *want);
-  // Streams of the hardest problem go different ways: this is not eight times one answer.
-  const Json& streams = want->at(6).at("streams");
+  // Streams of the harder problem go different ways: this is not four times one answer.
+  const Json& streams = want->at(1).at("streams");
   EXPECT_NE(streams.at(0), streams.at(1));
 }
 
