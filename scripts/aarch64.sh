@@ -36,6 +36,7 @@ export PITH_CACHE=$PWD/$dir/no-models
 for room in base model kernels engine capi; do
   ctest --test-dir "$dir/tests/$room" --output-on-failure -j "$(nproc)" --timeout 1200 -LE '^(large|speed)$' || failed=1
 done
+
 static=build/aarch64-static
 if [ ! -f "$static/build.ninja" ]; then cmake --preset aarch64-static; fi
 ninja -C "$static" pith-run tests/capi/all

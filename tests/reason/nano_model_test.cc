@@ -123,7 +123,8 @@ TEST_F(NanoModel, ProblemsAreReasonedAboutVerifiedAndVotedOn) {
 }
 
 // The job is to give the same tokens on every processor: the golden ones are those of x86-64. Under emulation this
-// takes more than four minutes, so scripts/aarch64.sh leaves it out. PITH_WRITE_GOLDEN=1 writes them anew.
+// had not begun after four minutes, for a reason not looked into yet, so scripts/aarch64.sh leaves it out.
+// PITH_WRITE_GOLDEN=1 writes them anew.
 TEST_F(NanoModel, TokensAreTheSameOnEveryProcessor) {
   Json got = Json::array();
   for (size_t i = 4; i < kProblems.size(); i += 2) {  // few: an emulated processor takes seconds for each
