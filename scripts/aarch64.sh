@@ -33,8 +33,9 @@ qemu-aarch64 "$dir/bin/pith" --version
 failed=0
 # An empty cache: under qemu the tests with real models would take hours. They skip themselves.
 export PITH_CACHE=$PWD/$dir/no-models
+# The mode with static ranges is plain C++, value by value: slow under emulation, and no processor changes it.
 for room in base model kernels engine capi; do
-  ctest --test-dir "$dir/tests/$room" --output-on-failure -j "$(nproc)" --timeout 1200 -LE '^(large|speed)$' || failed=1
+  ctest --test-dir "$dir/tests/$room" --output-on-failure -j "$(nproc)" --timeout 1200 -LE '^(large|speed)$' -E '^(MeasureRanges|StaticActivations|StaticQuantizer)' || failed=1
 done
 
 static=build/aarch64-static
