@@ -81,10 +81,25 @@ HWY_INLINE VI32 WidenAcc(DotAcc acc) { return VI32{vpaddlq_s16(acc.raw)}; }
 #endif
 #endif
 
+// Lets the compiler know nothing about `acc`: it would otherwise turn the additions of an unrolled loop into a tree,
+// whose many intermediate sums do not fit into 16 registers.
+HWY_INLINE void KeepOrder(DotAcc& acc) {
+#if HWY_ARCH_X86
+  __asm__ volatile("" : "+x"(acc.raw));
+#else
+  (void)acc;
+#endif
+}
+
 // Asks for a line that is needed soon. The first-level cache can wait for only some 24 lines at a time, which is less
 // than the memory delivers: with 512-bit vectors one thread read 13.6 GB/s into the first level and 18.5 GB/s into the
-// second. Narrower vectors compute for longer, so that the way from the second level costs more than this gains.
-HWY_INLINE void PrefetchWeights(const void* from) { __builtin_prefetch(from, 0, kVectorBytes == 64 ? 2 : 3); }
+// second. With 256-bit vectors (Zen 2) two threads gained 5 % by the second level; still narrower ones compute for
+// longer, so that the way from there costs more than this gains.
+HWY_INLINE void PrefetchWeights(const void* from) { __builtin_prefetch(from, 0, kVectorBytes >= 32 ? 2 : 3); }
+
+// How far ahead weights are fetched: whole tiles, since the rows of this one are under way already, and at least 8 KiB,
+// which a thread reads in the time that memory takes to answer.
+HWY_INLINE int64_t FetchDistance(int64_t tile_bytes) { return (1 + 8192 / tile_bytes) * tile_bytes; }
 
 // kUnits loads of 16 bytes, `stride` bytes apart, side by side in one vector.
 template <class D>

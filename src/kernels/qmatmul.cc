@@ -38,7 +38,7 @@ void QuantMatMul(std::span<const QuantProduct> products, ThreadPool& pool) {
     const Task& task = tasks[static_cast<size_t>(index)];
     const QuantActivations& x = *task.product->x;
     if (x.rows() == 1) {
-      MultiplyOne(*task.product, task.begin, task.end);
+      MultiplyOne(*task.product, 0, task.begin, task.end);
     } else if (x.signed_digits()) {
       MultiplyFew(*task.product, task.begin, task.end);
     } else {

@@ -1,6 +1,7 @@
 // A few tokens (parallel streams): the weights of one block of a tile are unpacked into registers, where all tokens
-// meet them. Nothing is stored in between, which for so few tokens would cost more than the products. Only on the
-// widest vectors: it takes 32 registers, and an instruction that multiplies bytes of full range.
+// meet them. Nothing is stored in between, which for so few tokens would cost more than the products. That takes 32
+// registers, and an instruction that multiplies bytes of full range. AVX2, which has neither, takes 8-bit weights (the
+// LM head) row by row on 16-bit products; 4-bit ones go to the loop for many tokens.
 #include <algorithm>
 #include <cassert>
 #include <cstring>
@@ -12,6 +13,7 @@
 #include <hwy/foreach_target.h>
 
 #include "kernels/qmatmul-inl.h"
+#include "kernels/qmatmul_bytes-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace pith::kernels {
@@ -185,16 +187,46 @@ void FewTokenTiles(const QuantProduct& product, int64_t begin, int64_t end) {
   }
 }
 
+int64_t MostTokens(int planes, int /*weight_bits*/) { return kMostTokens[planes - 1]; }
+
+#elif HWY_TARGET == HWY_AVX2
+
+template <int kPlanes>
+void FewBytes(const QuantProduct& product, int64_t begin, int64_t end) {
+  switch (product.x->rows()) {
+    case 2: ByteTiles<kPlanes, 2>(product, 0, begin, end); break;
+    case 3: ByteTiles<kPlanes, 3>(product, 0, begin, end); break;
+    case 4: ByteTiles<kPlanes, 4>(product, 0, begin, end); break;
+    case 5: ByteTiles<kPlanes, 5>(product, 0, begin, end); break;
+    case 6: ByteTiles<kPlanes, 6>(product, 0, begin, end); break;
+    case 7: ByteTiles<kPlanes, 7>(product, 0, begin, end); break;
+    default: ByteTiles<kPlanes, 8>(product, 0, begin, end); break;
+  }
+}
+
+void FewTokenTiles(const QuantProduct& product, int64_t begin, int64_t end) {
+  assert(product.weights->bits() == 8 && product.x->rows() <= kByteTokens);
+  if (product.weights->per_channel()) {
+    product.x->planes() == 2 ? FewBytes<2>(product, begin, end) : FewBytes<1>(product, begin, end);
+    return;
+  }
+  // Groups of 8-bit weights are rare: token by token, while a tile is in the cache.
+  for (int64_t tile = begin; tile < end; ++tile) {
+    for (int64_t token = 0; token < product.x->rows(); ++token) MultiplyOne(product, token, tile, tile + 1);
+  }
+}
+
+int64_t MostTokens(int /*planes*/, int weight_bits) { return weight_bits == 8 ? kByteTokens : 1; }
+
 #else
 
-constexpr int64_t kMostTokens[] = {1, 1};
 void FewTokenTiles(const QuantProduct& /*product*/, int64_t /*begin*/, int64_t /*end*/) {
   assert(false);  // no activations are made for it
 }
 
-#endif
+int64_t MostTokens(int /*planes*/, int /*weight_bits*/) { return 1; }
 
-int64_t MostTokens(int planes) { return kMostTokens[planes - 1]; }
+#endif
 
 }  // namespace HWY_NAMESPACE
 }  // namespace pith::kernels
@@ -210,7 +242,7 @@ void MultiplyFew(const QuantProduct& product, int64_t begin, int64_t end) {
   HWY_DYNAMIC_DISPATCH(FewTokenTiles)(product, begin, end);
 }
 
-int64_t FewTokens(int planes) { return HWY_DYNAMIC_DISPATCH(MostTokens)(planes); }
+int64_t FewTokens(int planes, int weight_bits) { return HWY_DYNAMIC_DISPATCH(MostTokens)(planes, weight_bits); }
 
 }  // namespace pith::kernels
 #endif  // HWY_ONCE

@@ -96,7 +96,7 @@ HWY_INLINE void AddPlane(const uint8_t* const* HWY_RESTRICT tile, int64_t offset
     for (int r = 0; r < kR; ++r) {
       w[r] = hn::BitCast(di8, hn::LoadU(du8, tile[r] + offset + step * kStepBytes));
     }
-    HWY_UNROLL(6)
+    HWY_UNROLL(8)
     for (int t = 0; t < kT; ++t) {
       const VU8 a = BroadcastFour(lines[t] + line + 4 * step);
       HWY_UNROLL(2)
@@ -107,7 +107,7 @@ HWY_INLINE void AddPlane(const uint8_t* const* HWY_RESTRICT tile, int64_t offset
   DotAcc acc[kR][kT];
   HWY_UNROLL(2)
   for (int r = 0; r < kR; ++r) {
-    HWY_UNROLL(6)
+    HWY_UNROLL(8)
     for (int t = 0; t < kT; ++t) acc[r][t] = DotZero();
   }
   HWY_UNROLL(8)
@@ -117,16 +117,19 @@ HWY_INLINE void AddPlane(const uint8_t* const* HWY_RESTRICT tile, int64_t offset
     for (int r = 0; r < kR; ++r) {
       w[r] = hn::BitCast(di8, hn::LoadU(du8, tile[r] + offset + step * kStepBytes));
     }
-    HWY_UNROLL(6)
+    HWY_UNROLL(8)
     for (int t = 0; t < kT; ++t) {
       const VU8 a = BroadcastFour(lines[t] + line + 4 * step);
       HWY_UNROLL(2)
-      for (int r = 0; r < kR; ++r) acc[r][t] = DotStep(acc[r][t], a, w[r]);
+      for (int r = 0; r < kR; ++r) {
+        acc[r][t] = DotStep(acc[r][t], a, w[r]);
+        KeepOrder(acc[r][t]);
+      }
     }
   }
   HWY_UNROLL(2)
   for (int r = 0; r < kR; ++r) {
-    HWY_UNROLL(6)
+    HWY_UNROLL(8)
     for (int t = 0; t < kT; ++t) sum[r][t] = hn::Add(sum[r][t], WidenAcc(acc[r][t]));
   }
 #endif
@@ -136,7 +139,7 @@ template <int kR, int kT>
 HWY_INLINE void ShiftAll(VI32 (&sum)[kR][kT]) {
   HWY_UNROLL(2)
   for (int r = 0; r < kR; ++r) {
-    HWY_UNROLL(6)
+    HWY_UNROLL(8)
     for (int t = 0; t < kT; ++t) sum[r][t] = hn::ShiftLeft<8>(sum[r][t]);
   }
 }
@@ -156,7 +159,7 @@ HWY_INLINE void AddBlock(const uint8_t* const* HWY_RESTRICT tile, int64_t block,
     HWY_UNROLL(2)
     for (int r = 0; r < kR; ++r) {
       const VI32 constant = hn::BitCast(di32, hn::LoadU(du8, tile[r] + offset + 8 * kStepBytes));
-      HWY_UNROLL(6)
+      HWY_UNROLL(8)
       for (int t = 0; t < kT; ++t) sum[r][t] = constant;
     }
     AddPlane<kR, kT>(tile, offset, lines, line, sum);
@@ -166,7 +169,7 @@ HWY_INLINE void AddBlock(const uint8_t* const* HWY_RESTRICT tile, int64_t block,
     }
     HWY_UNROLL(2)
     for (int r = 0; r < kR; ++r) {
-      HWY_UNROLL(6)
+      HWY_UNROLL(8)
       for (int t = 0; t < kT; ++t) {
         if (kPasses<kW8> == 2 && pass == 0) sum[r][t] = hn::ShiftLeft<4>(sum[r][t]);
         total[r][t] = first && pass == 0 ? sum[r][t] : hn::Add(total[r][t], sum[r][t]);
@@ -190,13 +193,13 @@ HWY_INLINE void AddBlockDigits(const uint8_t* const* HWY_RESTRICT tile, int64_t 
       for (int r = 0; r < kR; ++r) {
         const VI32 constant =
             with_constant ? hn::BitCast(di32, hn::LoadU(du8, tile[r] + offset + 8 * kStepBytes)) : hn::Zero(di32);
-        HWY_UNROLL(6)
+        HWY_UNROLL(8)
         for (int t = 0; t < kT; ++t) part[r][t] = constant;
       }
       AddPlane<kR, kT>(tile, offset, lines, at, part);
       HWY_UNROLL(2)
       for (int r = 0; r < kR; ++r) {
-        HWY_UNROLL(6)
+        HWY_UNROLL(8)
         for (int t = 0; t < kT; ++t) {
           if (kPasses<kW8> == 2 && pass == 0) part[r][t] = hn::ShiftLeft<4>(part[r][t]);
           to[r][t] = hn::Add(to[r][t], part[r][t]);
@@ -239,7 +242,7 @@ void GemmCell(const QuantMatrix& w, const QuantActivations& x, const uint8_t* co
   VF32 acc[kR][kT];
   HWY_UNROLL(2)
   for (int r = 0; r < kR; ++r) {
-    HWY_UNROLL(6)
+    HWY_UNROLL(8)
     for (int t = 0; t < kT; ++t) acc[r][t] = hn::Zero(df32);
   }
   if (w.per_channel()) {
@@ -262,11 +265,18 @@ void GemmCell(const QuantMatrix& w, const QuantActivations& x, const uint8_t* co
     // The common cases, kept tight: one block per sum, symmetric weights or minimums.
     const auto one_block_per_sum = [&](auto with_minimum) HWY_ATTR {
       constexpr bool kMinimum = decltype(with_minimum)::value;
+      const float* factors[kT];
+      const int32_t* sums[kT];
+      for (int t = 0; t < kT; ++t) {
+        factors[t] = kBlockScale ? x.BlockScales(token + t) : nullptr;
+        sums[t] = kMinimum ? x.BlockSums(token + t) : nullptr;
+      }
+      int64_t group = 0;
+      int64_t left = group_blocks;  // blocks of the group that are still to come
       for (int64_t block = 0; block < blocks; ++block) {
         Fetch(ahead, block);
         VI32 sum[kR][kT];
         AddBlock<kW8, kPlanes, kR, kT>(tile, block, lines, sum, true);
-        const int64_t group = kBlockScale ? block / group_blocks : block;
         VF32 scale[kR];
         VF32 min[kR];
         for (int r = 0; r < kR; ++r) {
@@ -275,10 +285,10 @@ void GemmCell(const QuantMatrix& w, const QuantActivations& x, const uint8_t* co
             min[r] = LoadScales(scales[r].mins_f16, scales[r].mins_f32, group * kTileRows + index[r]);
           }
         }
-        HWY_UNROLL(6)
+        HWY_UNROLL(8)
         for (int t = 0; t < kT; ++t) {
-          const VF32 factor = hn::Set(df32, kBlockScale ? x.BlockScales(token + t)[block] : 1.0F);
-          const int32_t ones = kMinimum ? x.BlockSums(token + t)[block] : 0;
+          const VF32 factor = hn::Set(df32, kBlockScale ? factors[t][block] : 1.0F);
+          const int32_t ones = kMinimum ? sums[t][block] : 0;
           HWY_UNROLL(2)
           for (int r = 0; r < kR; ++r) {
             VI32 exact = sum[r][t];
@@ -290,6 +300,10 @@ void GemmCell(const QuantMatrix& w, const QuantActivations& x, const uint8_t* co
               acc[r][t] = hn::MulAdd(hn::Set(df32, static_cast<float>(ones)), minimum, acc[r][t]);
             }
           }
+        }
+        if (--left == 0) {
+          left = group_blocks;
+          ++group;
         }
       }
     };
@@ -340,8 +354,36 @@ void GemmCell(const QuantMatrix& w, const QuantActivations& x, const uint8_t* co
 }
 
 // Tiles are taken two at a time on 512-bit vectors, so that each broadcast input serves two multiply-adds.
-constexpr int kGemmRows = kLanes == kTileRows ? 2 : 1;  // vectors of rows per cell
-constexpr int kGemmTokens = kVectorBytes == 64 ? 6 : 4;
+constexpr int kGemmRows = kLanes == kTileRows ? 2 : 1;                            // vectors of rows per cell
+constexpr int kGemmTokens = kVectorBytes == 64 ? 6 : kVectorBytes == 32 ? 8 : 4;  // of a cell, at most
+
+// How many of the `rest` tokens the next cell takes: many, but so that no thin rest is left.
+int64_t CellTokens(int64_t rest, bool pair) {
+  if (kGemmTokens == 6 && pair && (rest >= 9 || rest == 6)) return 6;
+  if (kGemmTokens == 8) {
+    if (rest == 8 || rest >= 11) return 8;
+    if (rest == 6 || rest >= 9) return 6;
+    if (rest == 5) return 3;
+  }
+  return std::min<int64_t>(4, rest);
+}
+
+// A cell of `tokens` tokens, as CellTokens gives them.
+template <bool kW8, int kPlanes, int kR, class... Arguments>
+void GemmCellOf(int64_t tokens, const Arguments&... arguments) {
+  switch (tokens) {
+    case 8:
+      if constexpr (kGemmTokens == 8) GemmCell<kW8, kPlanes, kR, 8>(arguments...);
+      break;
+    case 6:
+      if constexpr (kGemmTokens >= 6) GemmCell<kW8, kPlanes, kR, 6>(arguments...);
+      break;
+    case 4: GemmCell<kW8, kPlanes, kR, 4>(arguments...); break;
+    case 3: GemmCell<kW8, kPlanes, kR, 3>(arguments...); break;
+    case 2: GemmCell<kW8, kPlanes, kR, 2>(arguments...); break;
+    default: GemmCell<kW8, kPlanes, kR, 1>(arguments...); break;
+  }
+}
 
 template <bool kW8, int kPlanes>
 void GemmTiles(const QuantProduct& product, int64_t begin, int64_t end, uint8_t* scratch) {
@@ -362,9 +404,7 @@ void GemmTiles(const QuantProduct& product, int64_t begin, int64_t end, uint8_t*
     const int64_t first = tile * kTileRows;
     const int64_t count = std::min(tiles * kTileRows, w.rows() - first);
     for (int64_t token = 0; token < tokens;) {
-      // Six at a time on 512-bit vectors, unless that leaves a thin rest.
-      const int64_t rest = tokens - token;
-      const int64_t nt = kGemmTokens == 6 && pair && (rest >= 9 || rest == 6) ? 6 : std::min<int64_t>(4, rest);
+      const int64_t nt = CellTokens(tokens - token, pair);
       const int vectors = pair ? 1 : kParts * static_cast<int>(tiles);  // cells along the rows
       for (int v = 0; v < vectors; ++v) {
         const Ahead ahead = token == 0 && v == 0 ? next : Ahead{};
@@ -374,22 +414,9 @@ void GemmTiles(const QuantProduct& product, int64_t begin, int64_t end, uint8_t*
         float* out[2] = {cell + (pair ? 0 : part), cell + kTileRows};
         constexpr int64_t kLdc = kTilesAtOnce * kTileRows;
         if (pair) {
-          switch (nt) {
-            case 6:
-              GemmCell<kW8, kPlanes, kGemmRows, kGemmTokens>(w, x, base, scales, index, token, ahead, out, kLdc);
-              break;
-            case 4: GemmCell<kW8, kPlanes, kGemmRows, 4>(w, x, base, scales, index, token, ahead, out, kLdc); break;
-            case 3: GemmCell<kW8, kPlanes, kGemmRows, 3>(w, x, base, scales, index, token, ahead, out, kLdc); break;
-            case 2: GemmCell<kW8, kPlanes, kGemmRows, 2>(w, x, base, scales, index, token, ahead, out, kLdc); break;
-            default: GemmCell<kW8, kPlanes, kGemmRows, 1>(w, x, base, scales, index, token, ahead, out, kLdc); break;
-          }
+          GemmCellOf<kW8, kPlanes, kGemmRows>(nt, w, x, base, scales, index, token, ahead, out, kLdc);
         } else {
-          switch (nt) {
-            case 4: GemmCell<kW8, kPlanes, 1, 4>(w, x, base, scales, index, token, ahead, out, kLdc); break;
-            case 3: GemmCell<kW8, kPlanes, 1, 3>(w, x, base, scales, index, token, ahead, out, kLdc); break;
-            case 2: GemmCell<kW8, kPlanes, 1, 2>(w, x, base, scales, index, token, ahead, out, kLdc); break;
-            default: GemmCell<kW8, kPlanes, 1, 1>(w, x, base, scales, index, token, ahead, out, kLdc); break;
-          }
+          GemmCellOf<kW8, kPlanes, 1>(nt, w, x, base, scales, index, token, ahead, out, kLdc);
         }
       }
       for (int64_t t = 0; t < nt; ++t) {

@@ -10,6 +10,7 @@
 #include <hwy/foreach_target.h>
 
 #include "kernels/qmatmul-inl.h"
+#include "kernels/qmatmul_bytes-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace pith::kernels {
@@ -81,15 +82,16 @@ HWY_INLINE void ChunkSums(const uint8_t* HWY_RESTRICT row, const ChunkInputs& in
 
 // One tile of a matrix with groups of at most 128 inputs (digits can be joined as int32).
 template <bool kW8, int kPlanes>
-void GemvTileGroups(const QuantMatrix& w, const QuantActivations& x, int64_t tile, float* HWY_RESTRICT out) {
+void GemvTileGroups(const QuantMatrix& w, const QuantActivations& x, int64_t token, int64_t tile,
+                    float* HWY_RESTRICT out) {
   const TileScales scales = ScalesOf(w, tile);
   const uint8_t* rows = w.TileData(tile);
   const int64_t stride = w.row_bytes();
   const int64_t units = stride / 16;
-  const int8_t* lines = x.Lines(0);
-  const int32_t* block_sums = x.BlockSums(0);
+  const int8_t* lines = x.Lines(token);
+  const int32_t* block_sums = x.BlockSums(token);
   constexpr bool kFactor = kPlanes == 1;  // 8-bit activations: a scale per block
-  const float* factors = kFactor ? x.BlockScales(0) : nullptr;
+  const float* factors = kFactor ? x.BlockScales(token) : nullptr;
   constexpr int64_t kUnitsPerBlock = kW8 ? 2 : 1;
   const int64_t group_units = w.group() / kBlock * kUnitsPerBlock;
   const int64_t close_units = kFactor ? kUnitsPerBlock : group_units;  // units per exact sum
@@ -143,65 +145,109 @@ void GemvTileGroups(const QuantMatrix& w, const QuantActivations& x, int64_t til
       }
     }
   }
-  const VF32 token_scale = hn::Set(df32, x.TokenScale(0));
+  const VF32 token_scale = hn::Set(df32, x.TokenScale(token));
   for (int p = 0; p < kParts; ++p) {
     hn::StoreU(kFactor ? acc[p] : hn::Mul(acc[p], token_scale), df32, out + p * kLanes);
   }
 }
 
+// Sums of a block for four rows: in every 128-bit part, lane i = 256 * sum of high[i] + sum of low[i]. Each of high and
+// low has two steps in it, so a 16-bit lane holds at most 4 products of 15 * 128.
+template <int kPlanes>
+HWY_INLINE VI32 JoinRows(const DotAcc (&high)[4], const DotAcc (&low)[4]) {
 #if HWY_TARGET == HWY_AVX3_DL
-// How far ahead weights are fetched: whole tiles, since the rows of this one are under way already, and at least 8 KiB,
-// which a thread reads in the time that memory takes to answer.
-HWY_INLINE int64_t Ahead(int64_t tile_bytes) { return (1 + 8192 / tile_bytes) * tile_bytes; }
+  // The sums of four bytes fit 16 bits too: pairs of rows are packed together, and one multiply-add both halves their
+  // number and joins the digits.
+  const __m512i ones = _mm512_set1_epi16(1);
+  const __m512i k256 = _mm512_set1_epi16(256);
+  const auto pair = [&](int a, int b) HWY_ATTR {
+    VI32 halves{_mm512_dpwssd_epi32(_mm512_setzero_si512(), _mm512_packs_epi32(low[a].raw, low[b].raw), ones)};
+    if constexpr (kPlanes == 2) {
+      halves.raw = _mm512_dpwssd_epi32(halves.raw, _mm512_packs_epi32(high[a].raw, high[b].raw), k256);
+    }
+    return halves;
+  };
+  const VF32 first = hn::BitCast(df32, pair(0, 1));
+  const VF32 second = hn::BitCast(df32, pair(2, 3));
+  return hn::Add(VI32{_mm512_castps_si512(_mm512_shuffle_ps(first.raw, second.raw, 0x88))},
+                 VI32{_mm512_castps_si512(_mm512_shuffle_ps(first.raw, second.raw, 0xDD))});
+#else
+  VI32 four[4];
+  HWY_UNROLL(4)
+  for (int i = 0; i < 4; ++i) {
+    four[i] = WidenAcc(low[i]);
+    if constexpr (kPlanes == 2) {
+#if HWY_TARGET == HWY_AVX2
+      four[i] = hn::Add(four[i], VI32{_mm256_madd_epi16(high[i].raw, _mm256_set1_epi16(256))});
+#else
+      four[i] = hn::Add(four[i], hn::ShiftLeft<8>(WidenAcc(high[i])));
+#endif
+    }
+  }
+  return SumOfFours(four[0], four[1], four[2], four[3]);
+#endif
+}
 
 // The most common case of GemvTileGroups, kept tight: 4-bit weights in groups of one block.
-// The digit sums of a block fit 16 bits (8 products of 15 * 128 a lane), so that pairs of rows are packed together and
-// one multiply-add both halves their number and joins the digits.
 template <bool kMinimum, int kPlanes>
-void GemvTileBlocks(const QuantMatrix& w, const QuantActivations& x, int64_t tile, float* HWY_RESTRICT out) {
+void GemvTileBlocks(const QuantMatrix& w, const QuantActivations& x, int64_t token, int64_t tile,
+                    float* HWY_RESTRICT out) {
   const uint8_t* rows = w.TileData(tile);
   const int64_t stride = w.row_bytes();
   const int64_t blocks = stride / 16;
-  const int8_t* lines = x.Lines(0);
-  const int32_t* block_sums = x.BlockSums(0);
+  const int8_t* lines = x.Lines(token);
+  const int32_t* block_sums = x.BlockSums(token);
   const uint16_t* scales = w.TileScalesF16(tile);
   const uint16_t* mins = kMinimum ? w.TileMinsF16(tile) : nullptr;
   constexpr bool kFactor = kPlanes == 1;  // 8-bit activations: a scale per block
-  const float* factors = kFactor ? x.BlockScales(0) : nullptr;
-  const __m512i ones = _mm512_set1_epi16(1);
-  const __m512i k256 = _mm512_set1_epi16(256);
+  const float* factors = kFactor ? x.BlockScales(token) : nullptr;
   const VU8 mask = hn::Set(du8, uint8_t{15});
   const hn::Repartition<uint16_t, DU8> du16;
-  VF32 acc = hn::Zero(df32);
-  const uint8_t* ahead = rows + Ahead(kTileRows * stride);
+  VF32 acc[kParts];
+  for (VF32& part : acc) part = hn::Zero(df32);
+  const uint8_t* ahead = rows + FetchDistance(kTileRows * stride);
   for (int64_t block = 0; block < blocks; block += kUnits) {
     const ChunkInputs in = LoadChunk<false, kPlanes>(lines, block);
-    const uint8_t* chunk = rows + block * 16;
-    VI32 parts[kUnits];
-    HWY_UNROLL(4)
-    for (int q = 0; q < kUnits; ++q) {
-      VI32 high[4];
-      VI32 low[4];
+    const int valid = static_cast<int>(HWY_MIN(blocks - block, int64_t{kUnits}));
+    HWY_UNROLL(2)
+    for (int p = 0; p < kParts; ++p) {
+      const uint8_t* chunk = rows + block * 16 + p * kLanes * stride;
+      VI32 parts[kUnits];
       HWY_UNROLL(4)
-      for (int i = 0; i < 4; ++i) {
-        PrefetchWeights(ahead + (q * 4 + i) * kVectorBytes);
-        const VU8 packed = hn::LoadU(du8, chunk + (q * 4 + i) * stride);
-        const VU8 even = hn::And(packed, mask);
-        const VU8 odd = hn::And(hn::BitCast(du8, hn::ShiftRight<4>(hn::BitCast(du16, packed))), mask);
-        if constexpr (kPlanes == 2) high[i] = DotStep(DotStep(DotZero(), even, in.high_even), odd, in.high_odd);
-        low[i] = DotStep(DotStep(DotZero(), even, in.low_even), odd, in.low_odd);
-      }
-      const auto pair = [&](int a, int b) HWY_ATTR {
-        VI32 halves{_mm512_dpwssd_epi32(_mm512_setzero_si512(), _mm512_packs_epi32(low[a].raw, low[b].raw), ones)};
-        if constexpr (kPlanes == 2) {
-          halves.raw = _mm512_dpwssd_epi32(halves.raw, _mm512_packs_epi32(high[a].raw, high[b].raw), k256);
+      for (int q = 0; q < kUnits; ++q) {
+        DotAcc high[4];
+        DotAcc low[4];
+        HWY_UNROLL(4)
+        for (int i = 0; i < 4; ++i) {
+          const int row = q * 4 + i;
+          const int64_t line = (p * kLanes + row) * kVectorBytes;
+          if (line % 64 == 0) PrefetchWeights(ahead + line);
+          const VU8 packed = hn::LoadU(du8, chunk + row * stride);
+          const VU8 even = hn::And(packed, mask);
+          const VU8 odd = hn::And(hn::BitCast(du8, hn::ShiftRight<4>(hn::BitCast(du16, packed))), mask);
+          low[i] = DotStep(DotStep(DotZero(), even, in.low_even), odd, in.low_odd);
+          high[i] = kPlanes == 2 ? DotStep(DotStep(DotZero(), even, in.high_even), odd, in.high_odd) : low[i];
         }
-        return halves;
-      };
-      const VF32 first = hn::BitCast(df32, pair(0, 1));
-      const VF32 second = hn::BitCast(df32, pair(2, 3));
-      parts[q] = hn::Add(VI32{_mm512_castps_si512(_mm512_shuffle_ps(first.raw, second.raw, 0x88))},
-                         VI32{_mm512_castps_si512(_mm512_shuffle_ps(first.raw, second.raw, 0xDD))});
+        parts[q] = JoinRows<kPlanes>(high, low);
+      }
+      TransposeParts(parts);
+      HWY_UNROLL(4)
+      for (int j = 0; j < kUnits; ++j) {
+        if (j >= valid) break;
+        const int32_t sum = block_sums[block + j];
+        const int64_t at = (block + j) * kTileRows + p * kLanes;
+        VI32 exact = parts[j];
+        if constexpr (!kMinimum) exact = hn::Sub(exact, hn::Set(di32, 8 * sum));
+        const VF32 factor = hn::Set(df32, kFactor ? factors[block + j] : 1.0F);
+        VF32 scale = LoadScales(scales, nullptr, at);
+        if constexpr (kFactor) scale = hn::Mul(scale, factor);
+        acc[p] = hn::MulAdd(hn::ConvertTo(df32, exact), scale, acc[p]);
+        if constexpr (kMinimum) {
+          VF32 min = LoadScales(mins, nullptr, at);
+          if constexpr (kFactor) min = hn::Mul(min, factor);
+          acc[p] = hn::MulAdd(hn::Set(df32, static_cast<float>(sum)), min, acc[p]);
+        }
+      }
     }
     ahead += kTileRows * kVectorBytes;
     const int64_t next = (blocks + block) * kTileRows;  // scales of the next tile
@@ -209,38 +255,22 @@ void GemvTileBlocks(const QuantMatrix& w, const QuantActivations& x, int64_t til
       PrefetchWeights(scales + next + line);
       if constexpr (kMinimum) PrefetchWeights(mins + next + line);
     }
-    TransposeParts(parts);
-    const int valid = static_cast<int>(HWY_MIN(blocks - block, int64_t{kUnits}));
-    HWY_UNROLL(4)
-    for (int j = 0; j < kUnits; ++j) {
-      if (j >= valid) break;
-      const int32_t sum = block_sums[block + j];
-      const int64_t at = (block + j) * kTileRows;
-      VI32 exact = parts[j];
-      if constexpr (!kMinimum) exact = hn::Sub(exact, hn::Set(di32, 8 * sum));
-      const VF32 factor = hn::Set(df32, kFactor ? factors[block + j] : 1.0F);
-      VF32 scale = LoadScales(scales, nullptr, at);
-      if constexpr (kFactor) scale = hn::Mul(scale, factor);
-      acc = hn::MulAdd(hn::ConvertTo(df32, exact), scale, acc);
-      if constexpr (kMinimum) {
-        VF32 min = LoadScales(mins, nullptr, at);
-        if constexpr (kFactor) min = hn::Mul(min, factor);
-        acc = hn::MulAdd(hn::Set(df32, static_cast<float>(sum)), min, acc);
-      }
-    }
   }
-  hn::StoreU(kFactor ? acc : hn::Mul(acc, hn::Set(df32, x.TokenScale(0))), df32, out);
+  const VF32 token_scale = hn::Set(df32, x.TokenScale(token));
+  for (int p = 0; p < kParts; ++p) {
+    hn::StoreU(kFactor ? acc[p] : hn::Mul(acc[p], token_scale), df32, out + p * kLanes);
+  }
 }
-#endif
 
 // One tile of a matrix with one scale per row.
 template <bool kW8, int kPlanes>
-void GemvTileChannel(const QuantMatrix& w, const QuantActivations& x, int64_t tile, float* HWY_RESTRICT out) {
+void GemvTileChannel(const QuantMatrix& w, const QuantActivations& x, int64_t token, int64_t tile,
+                     float* HWY_RESTRICT out) {
   const TileScales scales = ScalesOf(w, tile);
   const uint8_t* rows = w.TileData(tile);
   const int64_t stride = w.row_bytes();
   const int64_t units = stride / 16;
-  const int8_t* lines = x.Lines(0);
+  const int8_t* lines = x.Lines(token);
   const uint8_t* ahead = rows + kTileRows * stride;
   HWY_ALIGN int32_t high_sums[kTileRows] = {};
   HWY_ALIGN int32_t low_sums[kTileRows];
@@ -276,43 +306,44 @@ void GemvTileChannel(const QuantMatrix& w, const QuantActivations& x, int64_t ti
       }
     }
   }
-  const VF32 token_scale = hn::Set(df32, x.TokenScale(0));
+  const VF32 token_scale = hn::Set(df32, x.TokenScale(token));
   for (int p = 0; p < kParts; ++p) {
     const VF32 acc = CloseLong(hn::Zero(df32), hn::Load(di32, high_sums + p * kLanes),
-                               hn::Load(di32, low_sums + p * kLanes), x.RowSum(0), 0, scales, p * kLanes);
+                               hn::Load(di32, low_sums + p * kLanes), x.RowSum(token), 0, scales, p * kLanes);
     hn::StoreU(hn::Mul(acc, token_scale), df32, out + p * kLanes);
   }
 }
 
 template <bool kW8, int kPlanes>
-void GemvTiles(const QuantProduct& product, int64_t begin, int64_t end) {
+void GemvTiles(const QuantProduct& product, int64_t token, int64_t begin, int64_t end) {
   const QuantActivations& x = *product.x;
   const QuantMatrix& w = *product.weights;
+#if HWY_TARGET == HWY_AVX2
+  if (kW8 && w.per_channel()) return ByteTiles<kPlanes, 1>(product, token, begin, end);
+#endif
   HWY_ALIGN float rows[kTileRows];
   for (int64_t tile = begin; tile < end; ++tile) {
     if (w.per_channel()) {
-      GemvTileChannel<kW8, kPlanes>(w, x, tile, rows);
-#if HWY_TARGET == HWY_AVX3_DL
+      GemvTileChannel<kW8, kPlanes>(w, x, token, tile, rows);
     } else if (!kW8 && w.group() == kBlock && !w.f32_scales() && w.zero() != ZeroKind::kZeroPoint) {
-      w.zero() == ZeroKind::kMin ? GemvTileBlocks<true, kPlanes>(w, x, tile, rows)
-                                 : GemvTileBlocks<false, kPlanes>(w, x, tile, rows);
-#endif
+      w.zero() == ZeroKind::kMin ? GemvTileBlocks<true, kPlanes>(w, x, token, tile, rows)
+                                 : GemvTileBlocks<false, kPlanes>(w, x, token, tile, rows);
     } else {
-      GemvTileGroups<kW8, kPlanes>(w, x, tile, rows);
+      GemvTileGroups<kW8, kPlanes>(w, x, token, tile, rows);
     }
     const int64_t first = tile * kTileRows;
     const int64_t count = std::min(kTileRows, w.rows() - first);
-    std::memcpy(product.out + first, rows, static_cast<size_t>(count) * sizeof(float));
+    std::memcpy(product.out + token * product.ldo + first, rows, static_cast<size_t>(count) * sizeof(float));
   }
 }
 
-void OneTokenTiles(const QuantProduct& product, int64_t begin, int64_t end) {
+void OneTokenTiles(const QuantProduct& product, int64_t token, int64_t begin, int64_t end) {
   const bool w8 = product.weights->bits() == 8;
   const bool two = product.x->planes() == 2;
   if (w8) {
-    two ? GemvTiles<true, 2>(product, begin, end) : GemvTiles<true, 1>(product, begin, end);
+    two ? GemvTiles<true, 2>(product, token, begin, end) : GemvTiles<true, 1>(product, token, begin, end);
   } else {
-    two ? GemvTiles<false, 2>(product, begin, end) : GemvTiles<false, 1>(product, begin, end);
+    two ? GemvTiles<false, 2>(product, token, begin, end) : GemvTiles<false, 1>(product, token, begin, end);
   }
 }
 
@@ -325,8 +356,8 @@ namespace pith::kernels {
 
 HWY_EXPORT(OneTokenTiles);
 
-void MultiplyOne(const QuantProduct& product, int64_t begin, int64_t end) {
-  HWY_DYNAMIC_DISPATCH(OneTokenTiles)(product, begin, end);
+void MultiplyOne(const QuantProduct& product, int64_t token, int64_t begin, int64_t end) {
+  HWY_DYNAMIC_DISPATCH(OneTokenTiles)(product, token, begin, end);
 }
 
 }  // namespace pith::kernels

@@ -9,12 +9,12 @@ namespace pith::kernels {
 
 // Each computes the rows of tiles [begin, end) for all tokens of the product.
 
-// Exactly one token.
-void MultiplyOne(const QuantProduct& product, int64_t begin, int64_t end);
+// One token of those of the product, which have signed digits.
+void MultiplyOne(const QuantProduct& product, int64_t token, int64_t begin, int64_t end);
 
-// 2 to FewTokens(planes) tokens; where that is 1, there is no such loop for this processor.
+// 2 to FewTokens(planes, weight_bits) tokens; where that is 1, there is no such loop for this processor.
 void MultiplyFew(const QuantProduct& product, int64_t begin, int64_t end);
-int64_t FewTokens(int planes);
+int64_t FewTokens(int planes, int weight_bits);
 
 // Any number of tokens; `scratch`, 64-byte aligned, holds ManyScratchBytes.
 void MultiplyMany(const QuantProduct& product, int64_t begin, int64_t end, uint8_t* scratch);

@@ -120,7 +120,7 @@ void QuantActivations::Quantize(const float* x, int64_t rows, int64_t cols, int6
   bits_ = bits;
   scale_kind_ = scale;
   weight_bits_ = weight_bits;
-  signed_digits_ = rows <= FewTokens(planes());
+  signed_digits_ = rows <= FewTokens(planes(), weight_bits);
   // A vector load of the one-token product covers up to 4 lines; those past the end are read and must be zero.
   line_stride_ = (blocks() + 3) / 4 * 4 * kBlock * planes();
   const auto n = static_cast<size_t>(rows);
