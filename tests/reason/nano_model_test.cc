@@ -122,29 +122,26 @@ TEST_F(NanoModel, ProblemsAreReasonedAboutVerifiedAndVotedOn) {
   EXPECT_LE(alone, 2);
 }
 
-// The job is to give the same tokens on every processor: the golden ones are those of x86-64. Under emulation this
-// had not begun after four minutes, for a reason not looked into yet, so scripts/aarch64.sh leaves it out.
-// PITH_WRITE_GOLDEN=1 writes them anew.
+// The job gives the same tokens on every processor: the golden ones are those of x86-64, and this test runs in the
+// aarch64 build too (scripts/aarch64.sh). Greedy, for vector units round sums in other orders: where a token is drawn
+// from a flat distribution, streams part now and then (docs/deploy.md), which a vote survives. PITH_WRITE_GOLDEN=1
+// writes the file anew.
 TEST_F(NanoModel, TokensAreTheSameOnEveryProcessor) {
   Json got = Json::array();
-  for (size_t i = 4; i < kProblems.size(); i += 2) {  // few: an emulated processor takes seconds for each
-    const Case& c = kProblems[i];
+  for (const Case& c : kProblems) {
     AnswerOptions options = Options(ReasonMode::kAuto);
+    const AnswerResult greedy = Ask(c.question, options);
     options.parallel = 4;
-    options.sampling.temperature = 1.2;
-    const AnswerResult answer = Ask(c.question, options);
-    Json streams = Json::array();
-    for (const StreamResult& stream : answer.streams) streams.push_back(stream.tokens);
-    got.push_back({{"answer", answer.answer.value_or("")}, {"chosen", answer.chosen}, {"streams", streams}});
+    options.sampling.temperature = 0.7;
+    got.push_back({{"route", greedy.route == Route::kReason ? "reason" : "direct"},
+                   {"tokens", greedy.best().tokens},
+                   {"voted", Ask(c.question, options).answer.value_or("")}});
   }
   const std::string golden = testing::GoldenPath("nano/tokens.json");
   if (std::getenv("PITH_WRITE_GOLDEN") != nullptr) std::ofstream(golden) << got.dump() << "\n";
   const auto want = ReadJsonFile(golden);
   ASSERT_TRUE(want.ok()) << want.error().message;
   EXPECT_EQ(got, *want);
-  // Streams of the harder problem go different ways: this is not four times one answer.
-  const Json& streams = want->at(1).at("streams");
-  EXPECT_NE(streams.at(0), streams.at(1));
 }
 
 TEST_F(NanoModel, EverydayRequestsAreAnsweredAtOnce) {
