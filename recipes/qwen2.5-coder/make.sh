@@ -80,10 +80,12 @@ train_sft() {
     --max-steps "$(pick -1 3)" --eval-steps "$(pick 40 0)" --save-steps "$(pick 10 1)" --seed 1 --threads "$threads" --resume --output-dir "$name" "$@"
   cp "$here/pith_reasoning.json" "$name/"
 }
+# Fewer steps are larger ones: 5e-5 for 150 of them, four times that at most.
+grpo_rate() { awk -v s="$scale" 'BEGIN { r = 5e-5 / s; print (r > 2e-4 ? 2e-4 : r) }'; }
 train_grpo() {
   "$pith" train grpo -m "$student" --adapter sft --dataset data/grpo.jsonl --prompt boxed --budgets 100,200,300,400 \
     --budget-window 0.25 --num-generations 8 --per-device-train-batch-size 4 --gradient-accumulation-steps "$(pick 8 4)" \
-    --max-completion-length "$(pick 520 60)" --cap-at-window --max-steps "$(pick "$(part 150)" 2)" --learning-rate 5e-5 --beta 1e-3 --temperature 0.8 \
+    --max-completion-length "$(pick 520 60)" --cap-at-window --max-steps "$(pick "$(part 150)" 2)" --learning-rate "$(grpo_rate)" --beta 1e-3 --temperature 0.8 \
     --save-steps "$(pick 5 1)" --seed 1 --threads "$threads" --resume --output-dir grpo
   cp "$here/pith_reasoning.json" grpo/
 }
