@@ -108,7 +108,14 @@ Status RunOnnx(const Cli& cli, const OnnxCommandOptions& command) {
   OrderedJson json = ReportJson(report);
   if (!cli.json()) PrintReport(report);
   if (!command.encodings.empty() || command.qdq) {
-    PITH_ASSIGN(const EncodingReport encodings, Encode(command, *checkpoint, report, options));
+    const auto encoded = Encode(command, *checkpoint, report, options);
+    if (!encoded.ok()) {
+      // Graphs without what was asked for would only be in the way of the next try.
+      std::error_code error;
+      std::filesystem::remove_all(command.out, error);
+      return encoded.error();
+    }
+    const EncodingReport& encodings = *encoded;
     json["encodings"] = {{"version", command.encodings.empty() ? "1.0.0" : command.encodings},
                          {"parameters", encodings.parameters},
                          {"activations", encodings.activations},

@@ -37,7 +37,9 @@ void Print(const char* name, const std::optional<LogitComparison>& comparison) {
 void PrintReport(const VerifyReport& report) {
   std::printf("ONNX Runtime %s, %.1f s\n", report.onnxruntime.c_str(), report.seconds);
   for (size_t i = 0; i < report.layers.size(); ++i) {
-    std::printf("layer %-3zu keys and values of the prompt differ by %.2e relative\n", i, report.layers[i]);
+    std::printf("layer %-3zu keys and values of the prompt differ by %.2e relative", i, report.layers[i]);
+    if (i < report.layers_allowed.size()) std::printf(" (%.2e allowed)", report.layers_allowed[i]);
+    std::printf("\n");
   }
   Print("prefill", report.prefill);
   Print("base", report.base);
@@ -55,10 +57,10 @@ void PrintReport(const VerifyReport& report) {
   }
   if (report.switcher) std::printf("switcher  %.6f, engine %.6f\n", report.switcher->graph, report.switcher->engine);
   if (report.verifier) std::printf("verifier  %.6f, engine %.6f\n", report.verifier->graph, report.verifier->engine);
+  for (const std::string& part : report.unchecked) std::printf("NOT CHECKED: %s\n", part.c_str());
   if (report.static_ranges) {
-    std::printf(
-        "verdict: %s (against the static mode: keys and values within %.4f, the same token at 19 of 20 steps)\n",
-        report.ok() ? "the graphs compute the model's integers" : "NOT the model", report.allowed);
+    std::printf("verdict: %s (against the static mode; the same token at 19 of 20 steps)\n",
+                report.ok() ? "the graphs compute the model's integers" : "NOT the model");
     return;
   }
   if (report.quantized) {
@@ -84,7 +86,9 @@ Status Run(const Cli& cli, const Options& options) {
                         {"base", ComparisonJson(report.base)},
                         {"adapter", ComparisonJson(report.adapter)},
                         {"prompt_kv_reused", report.prompt_kv_reused},
+                        {"unchecked", report.unchecked},
                         {"failures", report.failures}};
+    if (!report.layers_allowed.empty()) json["layers_allowed"] = report.layers_allowed;
     if (report.streams) {
       json["streams"] = {{"streams", report.streams->streams},
                          {"relative", report.streams->relative},

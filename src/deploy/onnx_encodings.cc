@@ -85,10 +85,12 @@ class Ties {
 };
 
 // Ranges of inputs that no node computes.
-void AddInputRanges(const OnnxGraph& graph, ValueRanges* ranges) {
+void AddInputRanges(const OnnxGraph& graph, const ModelConfig& config, ValueRanges* ranges) {
   for (const OnnxValue& input : graph.inputs) {
     if (input.name == "attention_mask") (*ranges)[input.name] = {kMaskFloor, 0};
-    if (input.name == "position_ids_cos" || input.name == "position_ids_sin") (*ranges)[input.name] = {-1, 1};
+    if (input.name == "position_ids_cos" || input.name == "position_ids_sin") {
+      (*ranges)[input.name] = RopeRange(config);
+    }
     if (input.name == "lora_alpha" || input.name == "switcher_weights" || input.name == "switcher_blend") {
       (*ranges)[input.name] = {0, 1};
     }
@@ -298,7 +300,7 @@ class Encoder {
     const OnnxGraph& graph = part.built[index];
     const std::string& file = part.graphs[index];
     ValueRanges ranges = ranges_;
-    AddInputRanges(graph, &ranges);
+    AddInputRanges(graph, checkpoint_.config(), &ranges);
     PITH_ASSIGN(Encodings encodings, ActivationEncodings(graph, ranges));
     for (const auto& [name, encoding] : encodings) activation_names_.insert(name);
     for (const OnnxConstant& constant : graph.constants) PITH_RETURN_IF_ERROR(AddParameter(constant, &encodings));

@@ -14,6 +14,8 @@
 #include <fstream>
 #include <functional>
 #include <map>
+#include <numeric>
+#include <utility>
 
 #include "base/json.h"
 #include "deploy/onnx_export.h"
@@ -37,9 +39,8 @@ constexpr double kAllowed = 1e-3;
 // Quantized graphs compute other numbers: they pass when they would choose the engine's token at 9 of 10 steps.
 constexpr double kQuantizedSameChoice = 0.9;
 // Against the static mode the integers are the same but where float sums in another order fall on the other side of a
-// rounding: then a key or value is off by one step of 8 bits, 1/127 of its range, which may be twice the largest that a
-// prompt has.
-constexpr double kStaticCacheStep = 2.0 / 127.0;
+// rounding: then a key or value is off by one step of its quantizer, and not by two.
+constexpr double kStaticSteps = 1.5;
 constexpr double kStaticSameChoice = 0.95;
 constexpr const char* kInstall =
     "python3 -m venv ~/.local/share/pith/onnx && ~/.local/share/pith/onnx/bin/pip install onnxruntime numpy, then "
@@ -126,6 +127,8 @@ class Reference {
   }
 
   std::span<const float> states() const { return states_; }  // of the prompt, [tokens, hidden]
+  // The largest magnitudes of the prompt's keys and values in a layer, as they are in the graphs.
+  const std::pair<float, float>& largest(int64_t layer) const { return largest_[static_cast<size_t>(layer)]; }
 
  private:
   // Keys [kv_heads, head_dim, tokens], equalized in engine and graphs alike and divided by sqrt(head_dim) in the
@@ -149,6 +152,9 @@ class Reference {
         }
       }
     }
+    const auto magnitude = [](float a, float b) { return std::max(a, std::fabs(b)); };
+    largest_.emplace_back(std::accumulate(keys.begin(), keys.end(), 0.0F, magnitude),
+                          std::accumulate(values.begin(), values.end(), 0.0F, magnitude));
     task->Floats("keys." + std::to_string(layer), {config.kv_heads, d, n}, std::move(keys));
     task->Floats("values." + std::to_string(layer), {config.kv_heads, n, d}, std::move(values));
   }
@@ -157,7 +163,17 @@ class Reference {
   Sequence prompt_ = engine_.NewSequence();
   std::vector<float> logits_;  // of the last token
   std::vector<float> states_;
+  std::vector<std::pair<float, float>> largest_;  // by layer
 };
+
+// kStaticSteps of the quantizer of a layer's keys or values, over the largest of them.
+double AllowedInCache(const ActivationRanges& ranges, int64_t layer, const std::pair<float, float>& largest) {
+  const auto steps = [&](ActivationSite site, float most) {
+    const auto quantizer = StaticQuantizer::Cache(ranges.values.at(ActivationName(site, layer)));
+    return kStaticSteps * static_cast<double>(quantizer.scale) / static_cast<double>(most);
+  };
+  return std::max(steps(ActivationSite::kKScaled, largest.first), steps(ActivationSite::kVProj, largest.second));
+}
 
 std::string LastLine(const fs::path& path) {
   std::ifstream in(path);
@@ -241,13 +257,10 @@ void Judge(VerifyReport* report) {
   report->allowed = kAllowed;
   const auto fail = [report](const std::string& sentence) { report->failures.push_back(sentence); };
   if (report->alpha_0_is_base && !*report->alpha_0_is_base) fail("alpha 0 gives other bits than the base's graphs");
-  if (report->static_ranges) {
-    report->allowed = kStaticCacheStep;
-    for (size_t layer = 0; layer < report->layers.size(); ++layer) {
-      if (report->layers[layer] <= kStaticCacheStep) continue;
-      fail("layer " + std::to_string(layer) + ": keys or values differ by " + std::to_string(report->layers[layer]) +
-           " relative, more than steps of 8 bits");
-    }
+  for (size_t layer = 0; layer < report->layers_allowed.size(); ++layer) {
+    if (layer < report->layers.size() && report->layers[layer] <= report->layers_allowed[layer]) continue;
+    fail("layer " + std::to_string(layer) + ": keys or values differ by more than " +
+         std::to_string(report->layers_allowed[layer]) + " relative, a step of 8 bits and a half");
   }
   if (report->quantized) {
     const double wanted = report->static_ranges ? kStaticSameChoice : kQuantizedSameChoice;
@@ -388,6 +401,7 @@ Result<VerifyReport> VerifyExport(const std::string& folder, const std::string& 
   engine_options.threads = options.threads;
   Task task;
   std::vector<float> pooled, last_state;
+  std::vector<double> layers_allowed;
   std::optional<SwitcherHead> switcher;
   std::optional<VerifierHead> verifier;
   {
@@ -424,6 +438,9 @@ Result<VerifyReport> VerifyExport(const std::string& folder, const std::string& 
     prompt.resize(std::min(prompt.size(), static_cast<size_t>(prompt_tokens)));
     Reference reference(*engine);
     PITH_RETURN_IF_ERROR(reference.Prefill(prompt, &task));
+    for (int64_t layer = 0; fixed && layer < config.layers; ++layer) {
+      layers_allowed.push_back(AllowedInCache(ranges, layer, reference.largest(layer)));
+    }
     PITH_RETURN_IF_ERROR(reference.Generate("base", nullptr, new_tokens, &task));
     if (adapter != nullptr) PITH_RETURN_IF_ERROR(reference.Generate("adapter", adapter.get(), new_tokens, &task));
     if (switcher) pooled = Pool(reference.states(), config.hidden, switcher->pooling);
@@ -446,7 +463,15 @@ Result<VerifyReport> VerifyExport(const std::string& folder, const std::string& 
     report.verifier.reset();
   }
   report.quantized = quantized;
+  const auto unchecked = [&](const char* key, const char* what, bool checked) {
+    if (!manifest.contains(key) || checked) return;
+    report.unchecked.push_back(std::string("the graphs have ") + what + ", and no adapter with one was named");
+  };
+  unchecked("lora", "an adapter", !adapter_path.empty());
+  unchecked("switcher", "a switcher", switcher.has_value());
+  unchecked("verifier", "a verifier", verifier.has_value());
   report.static_ranges = fixed;
+  report.layers_allowed = std::move(layers_allowed);
   Judge(&report);
   return report;
 }

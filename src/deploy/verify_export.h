@@ -28,9 +28,10 @@ struct LogitComparison {
 };
 
 struct VerifyReport {
-  std::string onnxruntime;     // its version
-  std::vector<double> layers;  // largest difference of the prompt's keys and values, over the largest of them
-  LogitComparison prefill;     // the last token of the prompt
+  std::string onnxruntime;             // its version
+  std::vector<double> layers;          // largest difference of the prompt's keys and values, over the largest of them
+  std::vector<double> layers_allowed;  // for `layers`, with static ranges: a step and a half of the cache's 8 bits
+  LogitComparison prefill;             // the last token of the prompt
   std::optional<LogitComparison> base, adapter;
   bool prompt_kv_reused = true;  // switching left the prompt's keys and values as they were
   // With alpha 0 keys, values and logits are the bits of the graphs in `base_export`.
@@ -49,10 +50,11 @@ struct VerifyReport {
   };
   std::optional<Scores> switcher, verifier;
   double seconds = 0;
-  bool quantized = false;             // QDQ graphs: integers of 16 and 8 bits, other numbers than the float engine's
-  bool static_ranges = false;         // ... and the engine's static mode computed the same integers
-  double allowed = 0;                 // for every `relative` and every score
-  std::vector<std::string> failures;  // one sentence each; empty = the graphs are the model
+  bool quantized = false;              // QDQ graphs: integers of 16 and 8 bits, other numbers than the float engine's
+  bool static_ranges = false;          // ... and the engine's static mode computed the same integers
+  double allowed = 0;                  // for every `relative` and every score; of float graphs also for `layers`
+  std::vector<std::string> unchecked;  // parts of the graphs that nothing was compared with, one sentence each
+  std::vector<std::string> failures;   // one sentence each; empty = the graphs are the model
 
   bool ok() const { return failures.empty(); }
 };

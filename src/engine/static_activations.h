@@ -23,7 +23,7 @@ class StaticActivations {
  private:
   std::vector<StaticQuantizer> quantizers_;  // [layers, sites]
   StaticQuantizer softmax_ = StaticQuantizer::Activation({0, 1});
-  StaticQuantizer rope_ = StaticQuantizer::Activation({-1, 1});
+  StaticQuantizer rope_;
 };
 
 }  // namespace pith

@@ -61,6 +61,11 @@ std::string ActivationName(ActivationSite site, int64_t layer) {
   return "layer" + std::to_string(layer) + "." + name;
 }
 
+ValueRange RopeRange(const ModelConfig& config) {
+  const auto factor = static_cast<float>(ComputeRopeFrequencies(config).attention_factor);
+  return {-factor, factor};
+}
+
 std::vector<ActivationSite> ActivationSitesOf(const ModelConfig& config) {
   std::vector<ActivationSite> sites;
   for (int i = 0; i < kActivationSites; ++i) {

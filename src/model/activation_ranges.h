@@ -5,7 +5,7 @@
 // Values have the names that they have in an exported graph (deploy/decoder_graph.h): "embedding", "layer3.q_proj",
 // "layer3.q.rope.low_cos", "final_norm", "logits". All are 16 bits, asymmetric, one scale per tensor; what goes into
 // the KV cache ("layer3.k.scaled", "layer3.v_proj") is 8 bits, symmetric. The softmax has the range [0, 1], cosines
-// and sines [-1, 1].
+// and sines that of RopeRange.
 #pragma once
 
 #include <algorithm>
@@ -98,6 +98,8 @@ inline bool IsCacheSite(ActivationSite site) {
 }
 // The value's name; `layer` does not matter for sites that a model has once.
 std::string ActivationName(ActivationSite site, int64_t layer);
+// Of cosines and sines: [-f, f] with the factor f that the model's RoPE scaling puts on them (1 but for yarn).
+ValueRange RopeRange(const ModelConfig& config);
 // The sites that a layer of the model has, and those of the whole model.
 std::vector<ActivationSite> ActivationSitesOf(const ModelConfig& config);
 

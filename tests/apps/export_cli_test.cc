@@ -173,6 +173,9 @@ TEST(ExportOnnxCli, Refuses) {
   refuse("--context 100000", ErrorCode::kInvalidArgument, "100000");
   refuse("--qdq --target qnn --context 200", ErrorCode::kInvalidArgument, "generic");
   refuse("--encodings 3.0", ErrorCode::kInvalidArgument, "3.0");
+  // Without a tokenizer no text can be measured on: graphs that lack what was asked for are not left behind.
+  if (OnnxIsBuiltIn()) refuse("--encodings 1.0.0 --tokens 8,1 --context 64", ErrorCode::kNotFound, "tokenizer");
+  EXPECT_FALSE(fs::exists(out));
   refuse("--target tflite", ErrorCode::kInvalidArgument, "tflite");
   refuse("--context 200 --switcher /no/such/head", ErrorCode::kNotFound, "/no/such/head");
   refuse("--context 200 --adapter /no/such/adapter", ErrorCode::kNotFound, "/no/such/adapter");
@@ -264,6 +267,10 @@ TEST_F(VerifyExportCli, Judges) {
     return Verify() + " --python " + Python("echo '" + result.dump() + "' > \"$4\"");
   };
   EXPECT_EQ(RunJson(verdict(good))["ok"], true);
+  EXPECT_TRUE(RunJson(verdict(good))["unchecked"].empty());
+  // Without the adapter its parts are not compared, which is said.
+  const Json alone = RunJson("$PITH verify-export " + folder_ + " -m " + model_ + " --python " + TempDir() + "/python");
+  EXPECT_EQ(alone["unchecked"].size(), 3U) << alone;
   Json bad = good;
   bad["layers"][1] = 0.5;
   ExpectError(verdict(bad), ErrorCode::kMismatch, "layer 1");

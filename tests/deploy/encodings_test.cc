@@ -178,15 +178,18 @@ TEST(Encodings, EveryCorruptionFails) {
   EXPECT_FALSE(ValidateEncodings("[]", "x").ok());
 }
 
+// A tiny model packed by the recipe.
+std::shared_ptr<const Checkpoint> OpenPacked(const char* recipe) {
+  const std::string packed = testing::TempDir() + "/packed";
+  EXPECT_TRUE(PackCheckpoint(*Open(GoldenPath("models/qwen2_untied")), *ParseRecipe(recipe), packed).ok());
+  return Open(packed);
+}
+
 // A packed model with an adapter, exported with encodings: checked against the graphs by the exporter, and tied where
 // the cache goes round.
 TEST(Encodings, ExportedGraphsHaveThem) {
   if (!OnnxIsBuiltIn()) GTEST_SKIP() << "SKIPPED LOUDLY: built without libonnx";
-  const std::string packed = testing::TempDir() + "/packed";
-  ASSERT_TRUE(PackCheckpoint(*Open(GoldenPath("models/qwen2_untied")),
-                             *ParseRecipe("w4,head=w8,embed=w8,method=minmax"), packed)
-                  .ok());
-  const auto checkpoint = Open(packed);
+  const auto checkpoint = OpenPacked("w4,head=w8,embed=w8,method=minmax");
   const auto adapter = *AdapterFile::Open(GoldenPath("models/qwen2_untied/adapters/all"), checkpoint->config());
   for (const bool qnn : {false, true}) {
     OnnxExportOptions options;
@@ -234,13 +237,34 @@ TEST(Encodings, ExportedGraphsHaveThem) {
   }
 }
 
+// Yarn puts a factor above 1 on cosines and sines, which must not be cut off.
+TEST(Encodings, YarnsCosinesFit) {
+  if (!OnnxIsBuiltIn()) GTEST_SKIP() << "SKIPPED LOUDLY: built without libonnx";
+  const auto checkpoint = Open(GoldenPath("models/qwen2_yarn"));
+  OnnxExportOptions options;
+  options.tokens = {8};
+  options.context = 64;
+  const auto exported = ExportOnnx(*checkpoint, testing::TempDir() + "/onnx", options);
+  ASSERT_TRUE(exported.ok()) << exported.error().message;
+  EncodingOptions encoding;
+  encoding.tokens = testing::GoldenIds("qwen2_yarn");
+  encoding.tokens.resize(24);
+  const auto report = AddEncodings(*checkpoint, *exported, options, encoding);
+  ASSERT_TRUE(report.ok()) << report.error().message;
+  const Json json = *ReadJsonFile(exported->path + "/" + report->files.at(0));
+  int found = 0;
+  for (const Json& entry : json["activation_encodings"]) {
+    if (entry["name"] != "position_ids_cos" && entry["name"] != "position_ids_sin") continue;
+    const double factor = 0.1 * std::log(4.0) + 1;  // transformers' yarn, factor 4
+    EXPECT_NEAR(entry["scale"][0].get<double>() * 65535, 2 * factor, 1e-3);
+    ++found;
+  }
+  EXPECT_EQ(found, 2);
+}
+
 // Quantized graphs: every matrix behind a DequantizeLinear with the packed integers, the cache in 8 bits at both ends.
 TEST(Qdq, GraphsHoldThePackedIntegers) {
-  const std::string packed = testing::TempDir() + "/packed";
-  ASSERT_TRUE(PackCheckpoint(*Open(GoldenPath("models/qwen2_untied")),
-                             *ParseRecipe("w4,head=w8,embed=w8,method=minmax"), packed)
-                  .ok());
-  const auto checkpoint = Open(packed);
+  const auto checkpoint = OpenPacked("w4,head=w8,embed=w8,method=minmax");
   const std::string folder = testing::TempDir();
   const GraphPart part = PlanParts(checkpoint->config(), 1)->front();
   const FoldedKeys folded = *FoldedKeys::Of(*checkpoint);
@@ -298,11 +322,7 @@ TEST(Qdq, GraphsHoldThePackedIntegers) {
 // lowest integer) a group gets another, and its neighbours keep theirs.
 TEST(Encodings, GroupsKeepTheirScales) {
   if (!OnnxIsBuiltIn()) GTEST_SKIP() << "SKIPPED LOUDLY: built without libonnx";
-  const std::string packed = testing::TempDir() + "/packed";
-  ASSERT_TRUE(PackCheckpoint(*Open(GoldenPath("models/qwen2_untied")),
-                             *ParseRecipe("w4g32,head=w8g32,embed=w8g32,method=best,weigh=none"), packed)
-                  .ok());
-  const auto checkpoint = Open(packed);
+  const auto checkpoint = OpenPacked("w4g32,head=w8g32,embed=w8g32,method=best,weigh=none");
   OnnxExportOptions options;
   options.tokens = {8};
   options.context = 64;

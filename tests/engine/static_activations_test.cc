@@ -154,7 +154,7 @@ TEST(StaticActivations, AreTheSameInAnyChunksBatchesAndThreads) {
 
 // 16 bits and a cache of 8: near the float engine, but not it; and every logit lies on its grid.
 TEST(StaticActivations, RoundTheFloatEngine) {
-  for (const char* model : {"qwen2_untied", "qwen3", "llama"}) {
+  for (const char* model : {"qwen2_untied", "qwen2_yarn", "qwen3", "llama"}) {
     const std::string dir = Calibrated(model);
     auto fixed = Load(dir, true), floats = Load(dir, false, 2, KvType::kF32);
     ASSERT_TRUE(fixed.ok() && floats.ok());
