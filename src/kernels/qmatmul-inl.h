@@ -83,7 +83,8 @@ HWY_INLINE VI32 WidenAcc(DotAcc acc) { return VI32{vpaddlq_s16(acc.raw)}; }
 
 // Lets the compiler know nothing about `acc`: it would otherwise turn the additions of an unrolled loop into a tree,
 // whose many intermediate sums do not fit into 16 registers.
-HWY_INLINE void KeepOrder(DotAcc& acc) {
+template <class V>
+HWY_INLINE void KeepOrder(V& acc) {
 #if HWY_ARCH_X86
   __asm__ volatile("" : "+x"(acc.raw));
 #else
@@ -100,6 +101,31 @@ HWY_INLINE void PrefetchWeights(const void* from) { __builtin_prefetch(from, 0, 
 // How far ahead weights are fetched: whole tiles, since the rows of this one are under way already, and at least 8 KiB,
 // which a thread reads in the time that memory takes to answer.
 HWY_INLINE int64_t FetchDistance(int64_t tile_bytes) { return (1 + 8192 / tile_bytes) * tile_bytes; }
+
+// Packed weights that the next unpacking will read, fetched a little with every block that is computed meanwhile.
+struct Ahead {
+  const uint8_t* from = nullptr;  // null = nothing to fetch
+  int64_t block_bytes = 0;
+};
+
+HWY_INLINE void Fetch(const Ahead& ahead, int64_t block) {
+  if (ahead.from == nullptr) return;
+  const uint8_t* from = ahead.from + block * ahead.block_bytes;
+  for (int64_t line = 0; line < ahead.block_bytes; line += 64) PrefetchWeights(from + line);
+}
+
+constexpr int kGemmTokens = kVectorBytes == 64 ? 6 : kVectorBytes == 32 ? 8 : 4;  // of a cell, at most
+
+// How many of the `rest` tokens the next cell takes: many, but so that no thin rest is left.
+HWY_INLINE int64_t CellTokens(int64_t rest, bool pair) {
+  if (kGemmTokens == 6 && pair && (rest >= 9 || rest == 6)) return 6;
+  if (kGemmTokens == 8) {
+    if (rest == 8 || rest >= 11) return 8;
+    if (rest == 6 || rest >= 9) return 6;
+    if (rest == 5) return 3;
+  }
+  return std::min<int64_t>(4, rest);
+}
 
 // kUnits loads of 16 bytes, `stride` bytes apart, side by side in one vector.
 template <class D>

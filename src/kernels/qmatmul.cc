@@ -17,7 +17,9 @@ void QuantMatMul(std::span<const QuantProduct> products, ThreadPool& pool) {
     assert(w.cols() == product.x->cols() && w.bits() == product.x->weight_bits());
     assert(ScaleKindFor(w, product.x->bits()) == product.x->scale_kind());
     all_bytes += w.tiles() * kTileRows * w.row_bytes();
-    if (!product.x->signed_digits()) scratch_bytes = std::max(scratch_bytes, ManyScratchBytes(w.cols(), w.bits()));
+    if (product.x->digits() != ActivationDigits::kSigned) {
+      scratch_bytes = std::max({scratch_bytes, ManyScratchBytes(w.cols(), w.bits()), WordScratchBytes(w.cols())});
+    }
   }
   const int64_t wanted_bytes = std::max<int64_t>(16384, all_bytes / (static_cast<int64_t>(pool.threads()) * 8));
   struct Task {
@@ -39,13 +41,17 @@ void QuantMatMul(std::span<const QuantProduct> products, ThreadPool& pool) {
     const QuantActivations& x = *task.product->x;
     if (x.rows() == 1) {
       MultiplyOne(*task.product, 0, task.begin, task.end);
-    } else if (x.signed_digits()) {
+    } else if (x.digits() == ActivationDigits::kSigned) {
       MultiplyFew(*task.product, task.begin, task.end);
     } else {
       auto& buffer = scratch[static_cast<size_t>(thread)];
       if (buffer.empty()) buffer.resize(static_cast<size_t>(scratch_bytes) + 64);
       uint8_t* aligned = buffer.data() + (64 - reinterpret_cast<uintptr_t>(buffer.data()) % 64) % 64;
-      MultiplyMany(*task.product, task.begin, task.end, aligned);
+      if (x.digits() == ActivationDigits::kWords) {
+        MultiplyWords(*task.product, task.begin, task.end, aligned);
+      } else {
+        MultiplyMany(*task.product, task.begin, task.end, aligned);
+      }
     }
   });
 }

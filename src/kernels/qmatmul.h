@@ -114,6 +114,13 @@ enum class ActivationBits { k8, k16 };
 // 8-bit activations of grouped weights have a scale per block, those of per-channel weights one per token.
 enum class ActivationScale { kPerToken, kPerBlock };
 
+// How the integers of activations lie in memory; it suits the loop that reads them (qmatmul_tiles.h).
+enum class ActivationDigits {
+  kSigned,  // one token or a few: q = 256 * high + low, both in [-128, 127]
+  kOffset,  // many tokens: the bytes of q + 32768 (8-bit: q + 128)
+  kWords,   // many tokens of 16 bits where 8-bit instructions gain nothing: q itself
+};
+
 // Quantized activations of several tokens. One instance is reused for many products.
 class QuantActivations {
  public:
@@ -130,13 +137,11 @@ class QuantActivations {
   ActivationScale scale_kind() const { return scale_kind_; }
   int weight_bits() const { return weight_bits_; }
   int64_t blocks() const { return cols_ / kBlock; }
-  bool signed_digits() const { return signed_digits_; }
+  ActivationDigits digits() const { return digits_; }
 
   // One line of 32 * planes() bytes per block: the high digits (16-bit only), then the low digits. For 4-bit weights
-  // the even elements of each plane come first, then the odd ones, as the nibbles of a packed byte do. The digits suit
-  // the loop that reads them (qmatmul_tiles.h): one token or a few have signed digits, q = 256 * high + low with both
-  // in
-  // [-128, 127]; many tokens have the bytes of q + 32768 (8-bit: q + 128).
+  // the even elements of each plane come first, then the odd ones, as the nibbles of a packed byte do. kWords: 32
+  // int16_t per block, in order.
   const int8_t* Lines(int64_t row) const { return lines_.data() + row * line_stride_; }
   // Of a few tokens, once more: the bytes of the lines, four of each token side by side.
   const int8_t* Interleaved() const { return interleaved_.data(); }
@@ -153,7 +158,7 @@ class QuantActivations {
   ActivationBits bits_ = ActivationBits::k16;
   ActivationScale scale_kind_ = ActivationScale::kPerToken;
   int weight_bits_ = 4;
-  bool signed_digits_ = true;
+  ActivationDigits digits_ = ActivationDigits::kSigned;
   std::vector<int8_t> lines_, interleaved_;
   std::vector<int32_t> sums_;
   std::vector<int64_t> row_sums_;

@@ -108,8 +108,13 @@ void QuantMatrix::DequantizeRow(int64_t row, float* out) const {
 int QuantActivations::Value(int64_t row, int64_t k) const {
   const int8_t* line = Lines(row) + (k / kBlock) * kBlock * planes();
   const int64_t i = k % kBlock;
+  if (digits_ == ActivationDigits::kWords) {
+    int16_t word;
+    std::memcpy(&word, line + 2 * i, sizeof(word));
+    return word;
+  }
   const int64_t at = weight_bits_ == 4 ? i / 2 + (i % 2) * (kBlock / 2) : i;
-  const bool bytes = !signed_digits_;
+  const bool bytes = digits_ == ActivationDigits::kOffset;
   const auto digit = [&](int64_t index) {
     return bytes ? static_cast<int>(static_cast<uint8_t>(line[index])) : static_cast<int>(line[index]);
   };

@@ -215,18 +215,6 @@ HWY_INLINE void AddBlockDigits(const uint8_t* const* HWY_RESTRICT tile, int64_t 
   }
 }
 
-// Packed weights that the next unpacking will read, fetched a little with every block that is computed meanwhile.
-struct Ahead {
-  const uint8_t* from = nullptr;  // null = nothing to fetch
-  int64_t block_bytes = 0;
-};
-
-HWY_INLINE void Fetch(const Ahead& ahead, int64_t block) {
-  if (ahead.from == nullptr) return;
-  const uint8_t* from = ahead.from + block * ahead.block_bytes;
-  for (int64_t line = 0; line < ahead.block_bytes; line += 64) PrefetchWeights(from + line);
-}
-
 // kR vectors of rows x kT tokens over the whole width. `tile[r]` points at the rows of vector r in its unpacked tile,
 // and `index[r]` is the place of its first row among the 16 of scales[r].
 template <bool kW8, int kPlanes, int kR, int kT>
@@ -354,19 +342,7 @@ void GemmCell(const QuantMatrix& w, const QuantActivations& x, const uint8_t* co
 }
 
 // Tiles are taken two at a time on 512-bit vectors, so that each broadcast input serves two multiply-adds.
-constexpr int kGemmRows = kLanes == kTileRows ? 2 : 1;                            // vectors of rows per cell
-constexpr int kGemmTokens = kVectorBytes == 64 ? 6 : kVectorBytes == 32 ? 8 : 4;  // of a cell, at most
-
-// How many of the `rest` tokens the next cell takes: many, but so that no thin rest is left.
-int64_t CellTokens(int64_t rest, bool pair) {
-  if (kGemmTokens == 6 && pair && (rest >= 9 || rest == 6)) return 6;
-  if (kGemmTokens == 8) {
-    if (rest == 8 || rest >= 11) return 8;
-    if (rest == 6 || rest >= 9) return 6;
-    if (rest == 5) return 3;
-  }
-  return std::min<int64_t>(4, rest);
-}
+constexpr int kGemmRows = kLanes == kTileRows ? 2 : 1;  // vectors of rows per cell
 
 // A cell of `tokens` tokens, as CellTokens gives them.
 template <bool kW8, int kPlanes, int kR, class... Arguments>

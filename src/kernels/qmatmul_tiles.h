@@ -1,4 +1,4 @@
-// The three loops behind QuantMatMul, by the number of tokens. Internal to the room.
+// The loops behind QuantMatMul, by the number of tokens. Internal to the room.
 #pragma once
 
 #include <cstdint>
@@ -19,5 +19,10 @@ int64_t FewTokens(int planes, int weight_bits);
 // Any number of tokens; `scratch`, 64-byte aligned, holds ManyScratchBytes.
 void MultiplyMany(const QuantProduct& product, int64_t begin, int64_t end, uint8_t* scratch);
 int64_t ManyScratchBytes(int64_t cols, int weight_bits);
+
+// The same for activations that are words: WordTokens tokens and more; `scratch` holds WordScratchBytes.
+void MultiplyWords(const QuantProduct& product, int64_t begin, int64_t end, uint8_t* scratch);
+int64_t WordTokens(int planes, int weight_bits);
+int64_t WordScratchBytes(int64_t cols);
 
 }  // namespace pith::kernels

@@ -18,9 +18,10 @@ namespace HWY_NAMESPACE {
 
 // Quantizes one token; see QuantActivations::Quantize. Outputs: lines, one sum per block, digit sums of the row.
 void QuantizeToken(const float* HWY_RESTRICT x, int64_t cols, bool two_planes, bool block_scale, bool nibble_order,
-                   bool bytes, int8_t* HWY_RESTRICT lines, int32_t* HWY_RESTRICT sums, float* HWY_RESTRICT block_scales,
-                   float* HWY_RESTRICT token_scale, int64_t* HWY_RESTRICT row_sum) {
+                   ActivationDigits digits, int8_t* HWY_RESTRICT lines, int32_t* HWY_RESTRICT sums,
+                   float* HWY_RESTRICT block_scales, float* HWY_RESTRICT token_scale, int64_t* HWY_RESTRICT row_sum) {
   const hn::Rebind<int8_t, DI32> d8;
+  const hn::Rebind<int16_t, DI32> d16;
   constexpr int64_t n = kLanes;
   const float limit = two_planes ? 32639.0F : 127.0F;
   const VI32 max_q = hn::Set(di32, two_planes ? 32639 : 127);
@@ -69,7 +70,11 @@ void QuantizeToken(const float* HWY_RESTRICT x, int64_t cols, bool two_planes, b
       scaled = hn::Max(hn::Min(scaled, factor_limit), hn::Neg(factor_limit));
       const VI32 q = hn::Min(hn::Max(hn::NearestInt(scaled), min_q), max_q);
       sum = hn::Add(sum, q);
-      if (bytes) {
+      if (digits == ActivationDigits::kWords) {
+        hn::StoreU(hn::DemoteTo(d16, q), d16, reinterpret_cast<int16_t*>(line) + at);
+        return;
+      }
+      if (digits == ActivationDigits::kOffset) {
         const VI32 offset = hn::Add(q, hn::Set(di32, two_planes ? 32768 : 128));
         if (two_planes) {
           hn::StoreU(hn::DemoteTo(d_u8, hn::ShiftRight<8>(offset)), d_u8, reinterpret_cast<uint8_t*>(line + at));
@@ -120,7 +125,10 @@ void QuantActivations::Quantize(const float* x, int64_t rows, int64_t cols, int6
   bits_ = bits;
   scale_kind_ = scale;
   weight_bits_ = weight_bits;
-  signed_digits_ = rows <= FewTokens(planes(), weight_bits);
+  digits_ = ActivationDigits::kSigned;
+  if (rows > FewTokens(planes(), weight_bits)) {
+    digits_ = rows >= WordTokens(planes(), weight_bits) ? ActivationDigits::kWords : ActivationDigits::kOffset;
+  }
   // A vector load of the one-token product covers up to 4 lines; those past the end are read and must be zero.
   line_stride_ = (blocks() + 3) / 4 * 4 * kBlock * planes();
   const auto n = static_cast<size_t>(rows);
@@ -134,8 +142,8 @@ void QuantActivations::Quantize(const float* x, int64_t rows, int64_t cols, int6
     const int64_t used = blocks() * kBlock * planes();
     std::memset(lines + used, 0, static_cast<size_t>(line_stride_ - used));
     HWY_DYNAMIC_DISPATCH(QuantizeToken)
-    (x + row * ldx, cols, bits == ActivationBits::k16, scale == ActivationScale::kPerBlock, weight_bits == 4,
-     !signed_digits_, lines, sums_.data() + row * blocks(),
+    (x + row * ldx, cols, bits == ActivationBits::k16, scale == ActivationScale::kPerBlock,
+     weight_bits == 4 && digits_ != ActivationDigits::kWords, digits_, lines, sums_.data() + row * blocks(),
      block_scales_.empty() ? nullptr : block_scales_.data() + row * blocks(), token_scales_.data() + row,
      row_sums_.data() + row);
   };
@@ -144,7 +152,7 @@ void QuantActivations::Quantize(const float* x, int64_t rows, int64_t cols, int6
   } else {
     for (int64_t row = 0; row < rows; ++row) one(row, 0);
   }
-  if (rows == 1 || !signed_digits_) return;
+  if (rows == 1 || digits_ != ActivationDigits::kSigned) return;
   const int64_t line_bytes = blocks() * kBlock * planes();
   interleaved_.resize(n * static_cast<size_t>(line_bytes));
   int8_t* to = interleaved_.data();
