@@ -132,10 +132,11 @@ Status SaveCheckpoint(const std::string& out, const TrainModel& model, const Ada
   PITH_RETURN_IF_ERROR(MakeDirectoryDurable(temporary, dir));
   if (keep <= 0) return {};
   PITH_ASSIGN(std::vector<int64_t> steps, ListCheckpoints(out));
+  steps.resize(static_cast<size_t>(std::max<int64_t>(0, static_cast<int64_t>(steps.size()) - keep)));  // but the last
   if (best_step) std::erase(steps, *best_step);
-  for (int64_t i = 0; i + keep < static_cast<int64_t>(steps.size()); ++i) {
+  for (const int64_t step : steps) {
     // Renamed first: a directory that is only half removed must not look whole.
-    const std::string old = DirOf(out, steps[static_cast<size_t>(i)]);
+    const std::string old = DirOf(out, step);
     const std::string leaving = out + "/." + kPrefix + "leaving";
     fs::remove_all(leaving, error);
     fs::rename(old, leaving, error);
