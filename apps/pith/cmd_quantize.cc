@@ -11,6 +11,7 @@
 #include "base/progress.h"
 #include "command.h"
 #include "engine/calibrate.h"
+#include "eval/quantize_report.h"
 #include "json_output.h"
 #include "model/tokenizer_file.h"
 #include "pull/model_cache.h"
@@ -117,6 +118,11 @@ OrderedJson ReportJson(const std::string& recipe, const quant::QuantizeReport& r
                       {"peak_rss_bytes", report.pack.peak_rss_bytes},
                       {"layers", layers},
                       {"tensors", tensors}};
+  OrderedJson outliers = OrderedJson::array();
+  for (const quant::InputOutliers& input : report.outliers) {
+    outliers.push_back({{"module", input.module}, {"before", input.before}, {"after", input.after}});
+  }
+  json["outliers"] = outliers;
   if (report.training) {
     json["training"] = StageJson(*report.training);
     json["training"]["orthogonality_error"] = report.trained.orthogonality_error;
@@ -183,10 +189,14 @@ Status RunQuantize(const Cli& cli, const QuantizeCommandOptions& command) {
   };
   PITH_ASSIGN(const quant::QuantizeReport report, quant::QuantizeModel(path, command.out, options));
   bar.reset();
+  PITH_ASSIGN(const std::string page, WriteQuantizeReport(command.out));
   if (cli.json()) {
-    PrintJson(ReportJson(command.recipe, report));
+    OrderedJson json = ReportJson(command.recipe, report);
+    json["report"] = page;
+    PrintJson(json);
   } else {
     PrintReport(report);
+    std::printf("report: %s\n", page.c_str());
   }
   return {};
 }
@@ -222,6 +232,7 @@ void AddQuantizeCommand(Cli& cli) {
   app->add_option("--damping", options->quantize.damping, "Added to the diagonal of Gram matrices, times its mean")
       ->check(CLI::Range(1e-6, 1.0))
       ->capture_default_str();
+  app->add_flag("!--no-outliers", options->quantize.outliers, "Do not measure the outliers of inputs for the report");
   app->add_option("--iterations", options->quantize.local.iterations, "Steps of local optimization per layer")
       ->check(CLI::Range(0, 100000))
       ->capture_default_str();

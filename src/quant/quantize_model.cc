@@ -14,6 +14,7 @@
 #include "base/sha256.h"
 #include "engine/calibrate.h"
 #include "model/safetensors.h"
+#include "model/tokenizer_file.h"
 #include "quant/gptq.h"
 #include "quant/gram.h"
 #include "quant/hadamard.h"
@@ -69,6 +70,7 @@ class Quantization {
         return RoundingOf(module, format, cols);
       }));
     }
+    if (options_.outliers && CheckpointTokenizer(*source_).ok()) PITH_RETURN_IF_ERROR(MeasureOutliers());
     PITH_RETURN_IF_ERROR(WriteRecord());
     engine_.reset();
     merged_.reset();
@@ -514,6 +516,26 @@ class Quantization {
         &trained.vectors);
   }
 
+  Status MeasureOutliers() {
+    // The memory goes to the models that are measured.
+    grams_.reset();
+    engine_.reset();
+    const auto measure = [this](const Checkpoint& model, const char* stage) {
+      return MeasureMomentsForPacking(model, (work_ / "moments").string(), options_.threads,
+                                      [&](uint64_t done, uint64_t total) { Progress(stage, done, total); });
+    };
+    if (!moments_) {
+      PITH_ASSIGN(moments_, measure(*merged_, "outliers"));
+    }
+    if (merged_ == source_) {
+      report_.outliers = CompareOutliers(*moments_, *moments_);
+      return {};
+    }
+    PITH_ASSIGN(const InputMoments before, measure(*source_, "outliers before"));
+    report_.outliers = CompareOutliers(before, *moments_);
+    return {};
+  }
+
   Status WriteRecord() const {
     OrderedJson json = Record();
     if (!report_.rotation.empty()) json["rotation"] = report_.rotation;
@@ -539,6 +561,13 @@ class Quantization {
       sqnr[tensor.module] = tensor.sqnr_db ? OrderedJson(*tensor.sqnr_db) : OrderedJson(nullptr);
     }
     json["sqnr_db"] = sqnr;
+    if (!report_.outliers.empty()) {
+      OrderedJson outliers = OrderedJson::array();
+      for (const InputOutliers& input : report_.outliers) {
+        outliers.push_back({{"module", input.module}, {"before", input.before}, {"after", input.after}});
+      }
+      json["outliers"] = outliers;
+    }
     return WriteText(fs::path(out_dir_) / "pith-quantize.json", Text(json));
   }
 

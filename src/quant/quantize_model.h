@@ -14,6 +14,7 @@
 #include "quant/end_to_end.h"
 #include "quant/input_scaling.h"
 #include "quant/local_optimizer.h"
+#include "quant/outliers.h"
 #include "quant/student.h"
 #include "quant/transform_student.h"
 
@@ -66,6 +67,7 @@ struct QuantizeOptions {
   int64_t window = 2048;        // tokens that see each other
   double damping = 0.01;        // of Gram matrices
   uint64_t gram_bytes = uint64_t{2} << 30;
+  bool outliers = true;  // measure them for the report
   int threads = 0;
   std::function<void(const std::string& stage, uint64_t done, uint64_t total)> on_progress;
   const std::atomic<bool>* cancel = nullptr;  // kCancelled after a training step once true
@@ -90,6 +92,9 @@ struct QuantizeReport {
   std::vector<LayerReport> layers;
   std::optional<EndToEndReport> training, tuning;
   TrainedTransformsReport trained;
+  // What the transforms made of the outliers of inputs, over the built-in calibration text; empty when they were not
+  // asked for, or when the model has no tokenizer.
+  std::vector<InputOutliers> outliers;
   bool resumed = false;  // finished pieces of an interrupted run were used
   PackReport pack;
 };

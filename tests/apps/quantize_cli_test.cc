@@ -69,6 +69,15 @@ TEST_F(QuantizeCli, TrainsReportsAndRuns) {
   EXPECT_EQ(record["tuning"]["held_out_after"]["divergence"], run.json["tuning"]["divergence_after"]);
   EXPECT_GT(record["sqnr_db"]["model.layers.1.mlp.down_proj"].get<double>(), 5.0);
   EXPECT_EQ(record["layers"].size(), 2U);
+  // Inputs of two layers and of the head, before and after; and the page that shows them.
+  ASSERT_EQ(record["outliers"].size(), 9U) << record["outliers"];
+  for (const Json& input : record["outliers"]) {
+    EXPECT_GE(input["before"].get<double>(), 1.0);
+    EXPECT_GE(input["after"].get<double>(), 1.0);
+  }
+  EXPECT_NE(record["outliers"][0]["before"], record["outliers"][0]["after"]);
+  EXPECT_EQ(run.json["report"], dir_ + "/out/report.html");
+  EXPECT_NE(testing::ReadFile(dir_ + "/out/report.html").find("\"outliers\""), std::string::npos);
   EXPECT_EQ(Pith("ppl -m " + dir_ + "/out --file " + dir_ + "/text.txt --ctx 32").status, 0);
 }
 

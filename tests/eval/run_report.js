@@ -60,7 +60,8 @@ sandbox.Chart.defaults = RealChart.defaults;
 vm.runInContext(scripts[2].text, sandbox, {filename: 'report.js'});
 const failed = root.all((n) => (n.attributes.class || '').includes('failed')).map((n) => n.textContent);
 
-if (JSON.parse(data.textContent).metrics) {  // of a training: nothing to click
+const shown = JSON.parse(data.textContent);
+if (shown.metrics || shown.sqnr_db) {  // of a training or a quantization: nothing to click
   process.stdout.write(JSON.stringify({charts, failed, text: root.textContent}));
   process.exit(0);
 }
