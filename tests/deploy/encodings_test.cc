@@ -185,6 +185,21 @@ std::shared_ptr<const Checkpoint> OpenPacked(const char* recipe) {
   return Open(packed);
 }
 
+// The encodings of one graph of 8 tokens, measured on the golden ids of `model`.
+Json EncodingsOf(const Checkpoint& checkpoint, const char* model) {
+  OnnxExportOptions options;
+  options.tokens = {8};
+  options.context = 64;
+  const auto exported = ExportOnnx(checkpoint, testing::TempDir() + "/onnx", options);
+  EXPECT_TRUE(exported.ok()) << exported.error().message;
+  EncodingOptions encoding;
+  encoding.tokens = testing::GoldenIds(model);
+  encoding.tokens.resize(24);
+  const auto report = AddEncodings(checkpoint, *exported, options, encoding);
+  EXPECT_TRUE(report.ok()) << report.error().message;
+  return *ReadJsonFile(exported->path + "/" + report->files.front());
+}
+
 // A packed model with an adapter, exported with encodings: checked against the graphs by the exporter, and tied where
 // the cache goes round.
 TEST(Encodings, ExportedGraphsHaveThem) {
@@ -241,17 +256,7 @@ TEST(Encodings, ExportedGraphsHaveThem) {
 TEST(Encodings, YarnsCosinesFit) {
   if (!OnnxIsBuiltIn()) GTEST_SKIP() << "SKIPPED LOUDLY: built without libonnx";
   const auto checkpoint = Open(GoldenPath("models/qwen2_yarn"));
-  OnnxExportOptions options;
-  options.tokens = {8};
-  options.context = 64;
-  const auto exported = ExportOnnx(*checkpoint, testing::TempDir() + "/onnx", options);
-  ASSERT_TRUE(exported.ok()) << exported.error().message;
-  EncodingOptions encoding;
-  encoding.tokens = testing::GoldenIds("qwen2_yarn");
-  encoding.tokens.resize(24);
-  const auto report = AddEncodings(*checkpoint, *exported, options, encoding);
-  ASSERT_TRUE(report.ok()) << report.error().message;
-  const Json json = *ReadJsonFile(exported->path + "/" + report->files.at(0));
+  const Json json = EncodingsOf(*checkpoint, "qwen2_yarn");
   int found = 0;
   for (const Json& entry : json["activation_encodings"]) {
     if (entry["name"] != "position_ids_cos" && entry["name"] != "position_ids_sin") continue;
@@ -323,17 +328,7 @@ TEST(Qdq, GraphsHoldThePackedIntegers) {
 TEST(Encodings, GroupsKeepTheirScales) {
   if (!OnnxIsBuiltIn()) GTEST_SKIP() << "SKIPPED LOUDLY: built without libonnx";
   const auto checkpoint = OpenPacked("w4g32,head=w8g32,embed=w8g32,method=best,weigh=none");
-  OnnxExportOptions options;
-  options.tokens = {8};
-  options.context = 64;
-  const auto exported = ExportOnnx(*checkpoint, testing::TempDir() + "/onnx", options);
-  ASSERT_TRUE(exported.ok()) << exported.error().message;
-  EncodingOptions encoding;
-  encoding.tokens = testing::GoldenIds("qwen2_untied");
-  encoding.tokens.resize(24);
-  const auto report = AddEncodings(*checkpoint, *exported, options, encoding);
-  ASSERT_TRUE(report.ok()) << report.error().message;
-  const Json json = *ReadJsonFile(exported->path + "/" + report->files.front());
+  const Json json = EncodingsOf(*checkpoint, "qwen2_untied");
   int64_t kept = 0, changed = 0;
   for (const Json& entry : json["param_encodings"]) {
     const std::string name = entry["name"];

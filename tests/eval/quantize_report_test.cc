@@ -2,12 +2,12 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
 
 #include "base/json.h"
+#include "drawn_report.h"
 #include "support/data.h"
 
 namespace pith {
@@ -56,17 +56,14 @@ TEST(QuantizeReport, IsWrittenBesideTheRecord) {
   EXPECT_EQ(*path, folder + "/report.html");
   EXPECT_NE(testing::ReadFile(*path).find("pith quantize: quantized"), std::string::npos);
 
-  if (std::system("command -v node > /dev/null 2>&1") != 0) {
+  if (!testing::HasNode()) {
     GTEST_SKIP() << "SKIPPED LOUDLY: no node; the scripts of the report were not run";
   }
-  const std::string command = "node '" + std::string(PITH_SOURCE_DIR) + "/tests/eval/run_report.js' '" + *path +
-                              "' > '" + folder + "/out.json' 2> '" + folder + "/err.txt'";
-  ASSERT_EQ(std::system(command.c_str()), 0) << testing::ReadFile(folder + "/err.txt");
-  const auto drawn = ParseJson(testing::ReadFile(folder + "/out.json"), "drawn");
-  ASSERT_TRUE(drawn.ok()) << drawn.error().message;
-  EXPECT_EQ((*drawn)["charts"], Json({"Input of down_proj", "By layer", "Norm by layer"}));
-  EXPECT_EQ((*drawn)["failed"], Json::array());
-  const auto text = (*drawn)["text"].get<std::string>();
+  const Json drawn = testing::DrawnReport(*path, folder);
+  ASSERT_TRUE(drawn.is_object());
+  EXPECT_EQ(drawn["charts"], Json({"Input of down_proj", "By layer", "Norm by layer"}));
+  EXPECT_EQ(drawn["failed"], Json::array());
+  const auto text = drawn["text"].get<std::string>();
   EXPECT_NE(text.find(kHostile), std::string::npos);  // as text
   EXPECT_NE(text.find("lm_head"), std::string::npos);
 }

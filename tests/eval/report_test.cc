@@ -2,10 +2,10 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <fstream>
 
 #include "base/json.h"
+#include "drawn_report.h"
 #include "eval/html_page.h"
 #include "eval/settings.h"
 #include "support/data.h"
@@ -151,7 +151,7 @@ TEST(ReportTest, Escapes) {
 
 // The scripts of the page run without an error, on a stand-in for the browser that records what is drawn.
 TEST(ReportTest, ScriptsRun) {
-  if (std::system("command -v node > /dev/null 2>&1") != 0) {
+  if (!testing::HasNode()) {
     GTEST_SKIP() << "SKIPPED LOUDLY: no node; the scripts of the report were not run";
   }
   const std::string folder = TempDir();
@@ -159,25 +159,22 @@ TEST(ReportTest, ScriptsRun) {
   record.timings = {{0, ReasonMode::kOff, 200, 5000, 4, 20.0, 500, 32}};
   const std::string html = Render(record);
   std::ofstream(folder + "/report.html") << html;
-  const std::string command = "node '" + std::string(PITH_SOURCE_DIR) + "/tests/eval/run_report.js' '" + folder +
-                              "/report.html' > '" + folder + "/out.json' 2> '" + folder + "/err.txt'";
-  ASSERT_EQ(std::system(command.c_str()), 0) << testing::ReadFile(folder + "/err.txt");
-  const auto drawn = ParseJson(testing::ReadFile(folder + "/out.json"), "drawn");
-  ASSERT_TRUE(drawn.ok()) << drawn.error().message;
+  const Json drawn = testing::DrawnReport(folder + "/report.html", folder);
+  ASSERT_TRUE(drawn.is_object());
   const Json expected = Json::parse(R"json([
       "Accuracy × cap", "Accuracy × routed share (cap 100)", "Accuracy × length (cap 100)",
       "Accuracy × routed share (cap 200)", "Accuracy × length (cap 200)",
       "Vote: direct, cap 100", "Vote: direct, cap 200", "Vote: reasoning, cap 100", "Vote: reasoning, cap 200",
       "Lengths: direct, cap 100", "Lengths: direct, cap 200", "Lengths: reasoning, cap 100",
       "Lengths: reasoning, cap 200"])json");
-  EXPECT_EQ((*drawn)["charts"], expected);
-  EXPECT_EQ((*drawn)["failed"], Json::array());
-  ASSERT_EQ((*drawn)["tables"].size(), 2U);  // results, cost
-  EXPECT_EQ((*drawn)["tables"][1], Json::parse(R"json(["direct, cap 200", "4", "5,000", "20.0", "250.0", "1250.0",
+  EXPECT_EQ(drawn["charts"], expected);
+  EXPECT_EQ(drawn["failed"], Json::array());
+  ASSERT_EQ(drawn["tables"].size(), 2U);  // results, cost
+  EXPECT_EQ(drawn["tables"][1], Json::parse(R"json(["direct, cap 200", "4", "5,000", "20.0", "250.0", "1250.0",
       "5.00", "10.0", "at most 32", "0"])json"));
-  EXPECT_EQ((*drawn)["rows"], 8);
-  EXPECT_EQ((*drawn)["rows_right"], 4);
-  EXPECT_NE((*drawn)["detail"].get<std::string>().find(kHostile), std::string::npos);
+  EXPECT_EQ(drawn["rows"], 8);
+  EXPECT_EQ(drawn["rows_right"], 4);
+  EXPECT_NE(drawn["detail"].get<std::string>().find(kHostile), std::string::npos);
 }
 
 }  // namespace

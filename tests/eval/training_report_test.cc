@@ -2,12 +2,12 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
 
 #include "base/json.h"
+#include "drawn_report.h"
 #include "support/data.h"
 
 namespace pith {
@@ -67,18 +67,15 @@ TEST(TrainingReportTest, IsWrittenBesideTheMetrics) {
   ASSERT_TRUE(path.ok()) << path.error().message;
   EXPECT_TRUE(std::filesystem::exists(*path));
 
-  if (std::system("command -v node > /dev/null 2>&1") != 0) {
+  if (!testing::HasNode()) {
     GTEST_SKIP() << "SKIPPED LOUDLY: no node; the scripts of the report were not run";
   }
-  const std::string command = "node '" + std::string(PITH_SOURCE_DIR) + "/tests/eval/run_report.js' '" + *path +
-                              "' > '" + folder + "/out.json' 2> '" + folder + "/err.txt'";
-  ASSERT_EQ(std::system(command.c_str()), 0) << testing::ReadFile(folder + "/err.txt");
-  const auto drawn = ParseJson(testing::ReadFile(folder + "/out.json"), "drawn");
-  ASSERT_TRUE(drawn.ok()) << drawn.error().message;
-  EXPECT_EQ((*drawn)["charts"], Json({"Loss", "Reward and accuracy", "Tokens of a response", "odd one"}));
-  EXPECT_EQ((*drawn)["failed"], Json::array());
-  EXPECT_NE((*drawn)["text"].get<std::string>().find(kHostile), std::string::npos);  // as text
-  EXPECT_NE((*drawn)["text"].get<std::string>().find("verdict equal"), std::string::npos);
+  const Json drawn = testing::DrawnReport(*path, folder);
+  ASSERT_TRUE(drawn.is_object());
+  EXPECT_EQ(drawn["charts"], Json({"Loss", "Reward and accuracy", "Tokens of a response", "odd one"}));
+  EXPECT_EQ(drawn["failed"], Json::array());
+  EXPECT_NE(drawn["text"].get<std::string>().find(kHostile), std::string::npos);  // as text
+  EXPECT_NE(drawn["text"].get<std::string>().find("verdict equal"), std::string::npos);
 }
 
 }  // namespace
