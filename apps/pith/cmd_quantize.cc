@@ -196,6 +196,8 @@ Status RunQuantize(const Cli& cli, const QuantizeCommandOptions& command) {
     PrintJson(json);
   } else {
     PrintReport(report);
+    if (options.outliers && report.outliers.empty())
+      std::printf("outliers: not measured, the model has no tokenizer\n");
     std::printf("report: %s\n", page.c_str());
   }
   return {};

@@ -1,7 +1,6 @@
-// 8-bit weights with one scale per row against up to 8 tokens, on 16-bit multiply-adds: where bytes of full range do
-// not fit the 8-bit instruction they would have to be split in nibbles, and two products of 16 bits cost less than four
-// of
-// 8. Compiled once per target: include after kernels/qmatmul-inl.h.
+// 8-bit weights with one scale per row against up to 8 tokens, on multiply-adds of words: where bytes of full range do
+// not fit the instruction for bytes they would have to be split in nibbles, and two products of words cost less than
+// four of bytes. Compiled once per target: include after kernels/qmatmul-inl.h.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -45,7 +44,6 @@ void ByteTile(const QuantMatrix& w, const QuantActivations& x, int64_t token, in
               const int16_t* HWY_RESTRICT inputs, float* HWY_RESTRICT out) {
   constexpr int kChains = kT >= 4 ? 1 : 4 / kT;  // sums under way per token: an addition waits for the one before
   const hn::Rebind<uint8_t, DI16> bytes;
-  const hn::Half<DI32> half;
   const uint8_t* rows = w.TileData(tile);
   const int64_t stride = w.row_bytes();
   const int64_t cols = w.cols();

@@ -27,7 +27,7 @@ struct TrainerState {
   std::map<std::string, std::string> files;  // small files that belong beside the adapter, by name; not read back
 };
 
-// OUT/checkpoint-<step>. Afterwards removes old ones until `keep` are left (0 = all are kept); never `best_step`'s.
+// OUT/checkpoint-<step>. Afterwards removes all but the last `keep` (0 = none is removed); never `best_step`'s.
 Status SaveCheckpoint(const std::string& out, const TrainModel& model, const AdamW& optimizer,
                       const TrainerState& state, int64_t keep, std::optional<int64_t> best_step,
                       const std::string& base_model = {});
